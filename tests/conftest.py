@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.effort import LONG, PROFILE, Tried, examples
 from tests.support.systems import WINDOWS, under_wine
 
+os.environ.pop("INVOCATION_ID", None)  # of a CI runner or a desktop terminal: the agent would take itself for a service
 settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=examples(60))
 settings.register_profile(
     "long",

@@ -88,27 +88,29 @@ class Agent:
             read = self._environment.clock().at(answer.read_at_monotonic)
             for post in self._approvals.answers(read.wall):  # they may be older than this document
                 self._run(post)
-            self._environment.record_document(answer.body, read.wall)
             document = self._parse(answer.body)
         except (Failure, DocumentError) as failure:
+            if isinstance(failure, DocumentError):
+                self._environment.record_document(answer.body, read.wall)
             if not self._environment.stopping():
                 self._poll_failed(failure, began)
             return
         took = answer.read_at_monotonic - start
         # After the document was read: what the VM felt of an event that is gone with it is noticed by now.
-        interruptions, unsent = self._interruptions(read.wall), self._approvals.withdraw()
+        interruptions, unsent = self._interruptions(None), self._approvals.withdraw()
+        self._environment.record_document(answer.body, read.wall)
         outcome = self._run(cycle.DocumentRead(document, took, interruptions, unsent), read, document)
         # If the VM was paused during the poll, the document is old, and only the wall clock shows it.
         self._approvals.take(outcome.approvals, Instant(began.wall + timedelta(seconds=took), read.mono))
         if not outcome.approvals:
             self._persistence.save_heartbeat(read)
 
-    def _interruptions(self, read: datetime | None) -> tuple[Interruption, ...]:
-        """The interruptions up to now, recorded as those that are attributed at that time, with the document read then
-        if there is one."""
+    def _interruptions(self, without_document: datetime | None) -> tuple[Interruption, ...]:
+        """The interruptions up to now, recorded as those that are attributed at that time without a document; None for
+        those of the document that is recorded next, or of the end of the process."""
         interruptions = tuple(self._environment.interruptions())
         for interruption in interruptions:
-            self._environment.record_interruption(interruption, read)
+            self._environment.record_interruption(interruption, without_document)
         return interruptions
 
     def _parse(self, body: bytes) -> Document:

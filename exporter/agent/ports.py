@@ -112,9 +112,9 @@ class Environment(Struct, frozen=True):
     check_files: Callable[[Iterable[str]], Mapping[str, Presence]]
     interruptions: Callable[[], Sequence[Interruption]] = lambda: ()
     """The interruptions up to now since the last call."""
-    record_interruption: Callable[[Interruption, datetime | None], None] = lambda _interruption, _read: None
-    """Records each of them, with the time at which the document was read that it is attributed with; None at the end of
-    the process."""
+    record_interruption: Callable[[Interruption, datetime | None], None] = lambda _interruption, _handled: None
+    """Records each of them, with the time at which it is attributed without a document; None for the document that is
+    recorded next, and at the end of the process."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
     """Records each document as it was received, with the time."""
     record_failure: Callable[[datetime, str], None] = lambda _at, _reason: None

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from exporter.agent.app import App
 from exporter.commands.simulate import add_play
 from exporter.commands.stops import on_stop
-from exporter.commands.tail.messages import record_in
+from exporter.commands.tail.records import record_in
 from exporter.config.command_line import listen_argument
 from exporter.config.schema import (
     ApprovalSettings,

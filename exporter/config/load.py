@@ -200,6 +200,13 @@ def policy_values(policy: Policy) -> dict[str, Any]:
     return {**tomllib.loads("\n".join(shown)), "rules": [rule_table(rule) for rule in policy.rules]}
 
 
+def value_text(value: Any) -> str:
+    """One of these values, for a person."""
+    if value is None or value == "":
+        return "not set"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyRead:
     """A policy that was read back. With `faults`, sentences, it is not known: `policy` has its mode and no rule."""

@@ -7,8 +7,8 @@ JSON lines, each with the time of day in UTC:
     {"at": T, "failure": REASON}            no answer, or none that counts, from then on
     {"at": T, "post": EVENTID, "sent": true} an approval was sent
     {"at": T, "post": EVENTID, "status": S} its answer: the HTTP status, or none and the "reason"
-    {"at": T, "interruption": {...}}        an interruption of this VM was observed; `read_at`: attributed with the
-                                            document read then
+    {"at": T, "interruption": {...}}        an interruption of this VM was observed, and belongs to the next document;
+                                            `handled_at`: was attributed without one then
     {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
     {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
     {"at": T, "outbox": STATE}              whether the outbox could be written for what was read or observed at T, and
@@ -138,10 +138,11 @@ class Recorder:
         """Record the answer to an approval: its HTTP status, or None and the reason why there is none."""
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
-    def interrupted(self, interruption: Interruption, read: datetime | None) -> None:
-        """Record an interruption of this VM, and with the document of which time it is attributed; None for none."""
+    def interrupted(self, interruption: Interruption, handled: datetime | None) -> None:
+        """Record an interruption of this VM, and when it was attributed without a document; None for one that is
+        attributed with the document recorded next, or at the end of the agent."""
         found: Line = {"kind": interruption.kind.value, "seconds": round(interruption.seconds, 3)}
-        found |= {"read_at": timestamp(read)} if read is not None else {}
+        found |= {"handled_at": timestamp(handled)} if handled is not None else {}
         self._put({"at": timestamp(interruption.at.wall), "interruption": found})
 
     def ended(self, at: datetime) -> None:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import pytest
 
 from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, QUIET_TICK_SECONDS, TICK_SECONDS, Observer, system_rate
-from exporter.commands.tail.outbox import OutboxReader
+from exporter.commands.tail.records import OutboxReader
 from exporter.core.records import Record
 from exporter.core.state import InterruptionKind
 from exporter.log.protocol import NullLogger

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.commands.replay.engine import Options, ReplayEngine
-from exporter.commands.replay.inputs import read_input
-from exporter.commands.replay.plans import replay_plans
+from exporter.commands.replay.inputs import read_input, replay_plans
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind

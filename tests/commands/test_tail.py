@@ -21,10 +21,8 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.choices import MessageFormat
-from exporter.commands.tail.command import add_arguments, tail
-from exporter.commands.tail.messages import record_of
-from exporter.commands.tail.outbox import OutboxReader
-from exporter.commands.tail.view import View
+from exporter.commands.tail.command import View, add_arguments, tail
+from exporter.commands.tail.records import OutboxReader, record_of
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
 from exporter.core.records import Record

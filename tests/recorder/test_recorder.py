@@ -18,7 +18,7 @@ import pytest
 
 from exporter.agent.app import App
 from exporter.commands.replay.command import _replay, add_arguments
-from exporter.commands.tail.outbox import OutboxReader
+from exporter.commands.tail.records import OutboxReader
 from exporter.config.command_line import FlagParser
 from exporter.config.load import load, policy_values
 from exporter.config.schema import (
@@ -132,7 +132,7 @@ def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
         {"at": "2026-03-02T09:00:06.000000Z", "post": "ID", "status": None, "reason": "timeout"},
         {
             "at": "2026-03-02T09:00:07.000000Z",
-            "interruption": {"kind": "clock_step", "seconds": 5.0, "read_at": "2026-03-02T09:00:06.000000Z"},
+            "interruption": {"kind": "clock_step", "seconds": 5.0, "handled_at": "2026-03-02T09:00:06.000000Z"},
         },
     ]
 

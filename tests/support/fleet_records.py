@@ -14,7 +14,7 @@ from deploy.consumers.python.accounts.join import account
 from deploy.consumers.python.accounts.record import Fact, read
 from exporter.agent.delivery import Delivery
 from exporter.commands.replay.engine import Options, ReplayEngine
-from exporter.commands.replay.plans import scenario_plan
+from exporter.commands.replay.inputs import scenario_plan
 from exporter.core.policy import Policy
 from exporter.core.records import Record
 from exporter.log.log import Log

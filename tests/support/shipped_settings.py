@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from exporter.commands.service.template import config_template
+from exporter.commands.service.install import config_template
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"

@@ -2,6 +2,6 @@
 
 Imports `config` and, as `run` would, the clients of what it probes; a destination's library only where one is
 configured. Approves and publishes nothing.
-Begin in `command`; `files` judges what settings name, `summary` says what they mean, and `probe` runs the probes, one
-module for each thing that is probed, which answer with a `report.Report`.
+Begin in `command`, which also says what the settings mean; `files` judges what they name, and `probe` runs the probes,
+which answer with a `report.Report`.
 """

@@ -1,29 +1,39 @@
-"""`check`: the whole configuration, its files included, with every error at once; with `--probe`, what it points at."""
+"""`check`: the whole configuration, its files included, with every error at once; with `--probe`, what it points at.
+
+A valid configuration is told back: what the agent will do with it, a line for each thing, without any secret.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import Final
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec.structs import asdict
 
-from exporter.commands.check.event_files import open_to_writers
+from exporter.commands.check.disk import open_to_writers
 from exporter.commands.check.files import exposed_folders, file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
-from exporter.commands.check.summary import summary, values
 from exporter.commands.stops import left_on_stop
 from exporter.config.command_line import add_format
-from exporter.config.load import ConfigError, load
-from exporter.config.schema import Settings
+from exporter.config.load import ConfigError, load, policy_values, value_text
+from exporter.config.rules import rule_table
+from exporter.config.schema import EventHubsSettings, GateSettings, Settings, catalogue
 from exporter.config.sources import add_flags
+from exporter.config.types import Duration
+from exporter.core.policy import Coordination, Mode, Rule
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.log.log import Log, captured_libraries
 from exporter.secrets import Sieve, redact
+from exporter.text.format import format_duration
 from exporter.text.terminal import say, tell
+from exporter.web.config_file import read_web_file
 
 SUMMARY_HANG: Final = 16
 WARNING_HANG: Final = 9
@@ -127,3 +137,130 @@ def _sifted(value: object, sieve: Sieve) -> object:
     if isinstance(value, Mapping):
         return {name: _sifted(item, sieve) for name, item in value.items()}
     return [_sifted(item, sieve) for item in value] if isinstance(value, list) else value
+
+
+Line = tuple[str, str]
+
+_MIB: Final = 1 << 20
+_MODES: Final[Mapping[Mode, str]] = {
+    Mode.OFF: "off: decides nothing and sends nothing",
+    Mode.DRY_RUN: "dry-run: says what it would approve, and sends nothing",
+    Mode.ENFORCE: "enforce: APPROVES events by the rules below",
+}
+_COORDINATIONS: Final[Mapping[Coordination, str]] = {
+    Coordination.LEADER: "leader: only the first name in Resources approves",
+    Coordination.ANY: "any: every VM that an event names may approve it",
+    Coordination.SINGLE: "single: only events that name this VM alone are approved",
+}
+
+
+def summary(settings: Settings) -> Iterator[Line]:
+    """Name and text of each line, in the order in which they are printed."""
+    source, approval = settings.source, settings.approval
+    yield "settings", settings.config_file or "no file: defaults, environment and flags"
+    yield (
+        "source",
+        f"{source.url}, api-version {source.api_version}, asked every {format_duration(source.poll_interval)}",
+    )
+    yield "this VM", source.vm_name or "its name is asked of the metadata service"
+    yield "approval", _MODES[approval.mode]
+    if approval.mode is not Mode.OFF:
+        yield from _approval(settings)
+    yield "records", "of events that name this VM" if settings.records.scope == "own" else "of all events (a witness)"
+    yield from _destinations(settings)
+    yield "outbox", f"{settings.outbox.path}, at most {settings.outbox.max_bytes / _MIB:.4g} MiB"
+    yield "gate", _gate(settings.gate)
+    yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
+    if settings.event_files.path:
+        yield "event files", f"one for each event of this VM in {settings.event_files.path}"
+    if settings.recorder.path:
+        recorder = settings.recorder
+        yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
+    yield "log", f"{settings.log.level}, {settings.log.format}"
+
+
+def values(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The settings in force by section and key, as one would write them in the file: durations with a unit. Of a secret
+    it says whether there is one."""
+    sections: dict[str, dict[str, Any]] = {}
+    for setting in catalogue():
+        value = getattr(getattr(settings, setting.section), setting.key)
+        if setting.secret:
+            shown: Any = bool(value)
+        elif isinstance(setting.kind, Duration):
+            shown = "never" if value is None else format_duration(value)
+        else:
+            shown = list(value) if isinstance(value, tuple) else value
+        sections.setdefault(setting.section, {})[setting.key] = shown
+    if settings.otlp.configured:
+        sections["otlp"]["endpoint"] = _collector(settings.otlp.logs_url)
+    sections["approval"]["rules"] = policy_values(settings.approval.policy)["rules"]
+    return sections
+
+
+def _approval(settings: Settings) -> Iterator[Line]:
+    approval = settings.approval
+    takeover = ""
+    if approval.takeover_after is not None and approval.coordination is Coordination.LEADER:
+        takeover = f"; events of users also the next name, each {format_duration(approval.takeover_after)} later"
+    yield "coordination", _COORDINATIONS[approval.coordination] + takeover
+    for number, rule in enumerate(approval.rules, 1):
+        yield f"rule {number}", _rule(rule)
+    if not approval.rules:
+        yield "rules", "none: every event is held"
+    if approval.hold_file:
+        yield "hold file", f"{approval.hold_file}: nothing is approved unless it is known to be absent"
+
+
+def _rule(rule: Rule) -> str:
+    """In the words of the settings, without what it does not ask for."""
+    asked = (f"{key} {value_text(value)}" for key, value in rule_table(rule).items() if key != "name")
+    return f"{rule.name}: {'; '.join(asked)}"
+
+
+def _destinations(settings: Settings) -> Iterator[Line]:
+    yield "prometheus", "/metrics at the address below"
+    if settings.event_hubs.configured:
+        yield "event_hubs", _event_hubs(settings.event_hubs)
+    if settings.otlp.configured:
+        yield "otlp", f"{_collector(settings.otlp.logs_url)}, within {settings.otlp.timeout:g} s"
+
+
+def _collector(url: str) -> str:
+    """A collector's address without what may be a token: its user, and its path, where some backends have one."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _event_hubs(hubs: EventHubsSettings) -> str:
+    connection = hubs.connection
+    host = connection.host if connection is not None else hubs.fully_qualified_namespace
+    how = "an Azure identity" if connection is None else "a connection string"
+    if connection is not None and connection.emulator:
+        how += ", to an emulator without TLS"
+    through = f" through {hubs.custom_endpoint}" if hubs.custom_endpoint else ""
+    trusting = f", trusting the CA in {hubs.certificate}" if hubs.certificate else ""
+    return f"{hubs.event_hub} at {host}{through} by {hubs.transport}, with {how}{trusting}"
+
+
+def _gate(gate: GateSettings) -> str:
+    if not gate.event_types:
+        return "/-/gate is always 200: no type of event closes it"
+    *others, last = gate.event_types
+    kinds = f"{', '.join(others)} or {last}" if others else last
+    return f"/-/gate is 503 from {format_duration(gate.lead)} before {kinds} until it is over"
+
+
+def _protection(settings: Settings) -> str:
+    if not settings.web.config_file:
+        return "without TLS, open to whoever reaches it"
+    web, _, _ = read_web_file(Path(settings.web.config_file))
+    if web is None:
+        return f"as {settings.web.config_file} says"
+    tls = "TLS" if web.tls is not None else "without TLS"
+    required = []
+    if web.tls is not None and web.tls.verify_mode is ssl.CERT_REQUIRED:
+        required.append("a client certificate")
+    if web.users:
+        required.append(f"passwords of {len(web.users)} user{'' if len(web.users) == 1 else 's'}")
+    return f"{tls}, {' and '.join(required) or 'open to whoever reaches it'}"

@@ -15,8 +15,19 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
-from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, Verdict, fail, ok, warn
+from exporter.commands.check.report import (
+    UNKNOWN_NAME,
+    ClockReading,
+    Finding,
+    ProbeEnvironment,
+    Report,
+    Verdict,
+    clock_of,
+    fail,
+    ok,
+    reach,
+    warn,
+)
 from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, alike, parse_document
 from exporter.core.records import Vm
@@ -48,9 +59,8 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
     """At most `timeouts.connect` + `timeouts.answer` seconds."""
     parts = urlsplit(settings.source.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    reached = reach(parts.hostname or "", port, environment.timeouts.connect)
-    if reached is not Reach.OPEN:
-        return Report((fail(TOPIC, unreachable(reached, settings.source.url, environment)),))
+    if obstacle := reach(parts.hostname or "", port, environment.timeouts.connect):
+        return Report((fail(TOPIC, unreachable(obstacle, settings.source.url, environment)),))
     with ThreadPoolExecutor(2) as pool:
         asking_who = pool.submit(_ask, settings, environment, MetadataClient.instance)
         events = _ask(settings, environment, lambda client: client.fetch().body)
@@ -174,11 +184,11 @@ _PROXY: Final = (
 )
 
 
-def unreachable(reached: Reach, url: str, environment: ProbeEnvironment) -> str:
+def unreachable(obstacle: str, url: str, environment: ProbeEnvironment) -> str:
     """Why no connection can be made, most likely."""
-    if reached is Reach.UNKNOWN_NAME:
+    if obstacle == UNKNOWN_NAME:
         return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
-    sentence = f"{url} {REACH_WORDS[reached]}"
+    sentence = f"{url} {obstacle}"
     if "169.254.169.254" not in url:
         return f"{sentence}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
     if environment.in_kubernetes:

@@ -1,4 +1,5 @@
-"""Runs the probes: everything that the settings point at is tried at once, within a time limit.
+"""Runs the probes: everything that the settings point at is tried at once, within a time limit; and probes the address
+to listen on.
 
 Nothing that matters is changed: no approval is sent, no record is published, no file stays behind. What is touched:
 Azure switches Scheduled Events on for a VM that asks for the first time, Event Hubs sees a connection, the collector a
@@ -7,19 +8,21 @@ request without any record.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from functools import partial
 from typing import Final
 
-from exporter.commands.check.event_files import probe_event_files
+from exporter.commands.check.destinations import probe_event_hubs, probe_otlp
+from exporter.commands.check.disk import probe_event_files, probe_hold_file, probe_outbox, probe_recorder
 from exporter.commands.check.metadata import probe_metadata
-from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
-from exporter.commands.check.web import probe_web
+from exporter.commands.check.running import findings, identify
 from exporter.config.schema import Settings
 from exporter.core.document import alike
 from exporter.daemon import DaemonCall
+from exporter.web.server import RESERVED_PORTS, is_taken, listen
 
 Probe = Callable[[Settings, ProbeEnvironment], Report]
 
@@ -31,12 +34,8 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
     """The probes that these settings ask for, by topic, in the order in which their findings are printed."""
     probes: dict[str, Probe] = {"metadata": probe_metadata}
     if settings.event_hubs.configured:
-        from exporter.commands.check.event_hubs import probe_event_hubs  # noqa: PLC0415  # only what is configured
-
         probes["event_hubs"] = probe_event_hubs
     if settings.otlp.configured:
-        from exporter.commands.check.otlp import probe_otlp  # noqa: PLC0415  # only what is configured
-
         probes["otlp"] = probe_otlp
     probes["outbox"] = probe_outbox
     if settings.approval.hold_file:
@@ -60,39 +59,25 @@ def run_probes(
         probes = probes_for(settings)
     calls = {topic: DaemonCall(partial(probe, settings, environment), topic) for topic, probe in probes.items()}
     wait(calls.values(), environment.timeouts.total)
-    reports = {topic: _report(topic, call) for topic, call in calls.items() if call.done()}
-    return _all_findings(tuple(probes), reports, environment.timeouts.total)
+    reports = {topic: _report(topic, call, environment.timeouts.total) for topic, call in calls.items()}
+    found = [finding for report in reports.values() for finding in report.findings]
+    vm_id, owner = (reports.get(topic, Report()).vm_id for topic in ("metadata", "outbox"))
+    if vm_id and owner and not alike(vm_id, owner):
+        sentence = (
+            "the outbox belongs to another VM (a copied disk or a golden image): at its start the agent sets it aside "
+            "under another name and begins a new one"
+        )
+        found.append(warn("outbox", sentence))
+    return (*found, *_compare_clocks([reading for report in reports.values() for reading in report.clocks]))
 
 
-def _report(topic: str, call: DaemonCall[Report]) -> Report:
+def _report(topic: str, call: DaemonCall[Report], total: float) -> Report:
+    if not call.done():
+        return Report((fail(topic, f"no result within {total:g} s: something on the way is silent; try again"),))
     if (error := call.exception()) is None:
         return call.result()
     # One probe's mistake must not hide the others.
     return Report((fail(topic, f"could not be tried ({type(error).__name__}: {error}); please report this"),))
-
-
-def _all_findings(topics: tuple[str, ...], reports: Mapping[str, Report], total: float) -> tuple[Finding, ...]:
-    findings: list[Finding] = []
-    for topic in topics:
-        late = (fail(topic, f"no result within {total:g} s: something on the way is silent; try again"),)
-        findings += reports[topic].findings if topic in reports else late
-    metadata, outbox = reports.get("metadata", Report()), reports.get("outbox", Report())
-    findings += _compare_owners(metadata.vm_id, outbox.vm_id)
-    readings = [reading for topic in topics if topic in reports for reading in reports[topic].clocks]
-    return (*findings, *_compare_clocks(readings))
-
-
-def _compare_owners(vm_id: str, owner: str) -> list[Finding]:
-    """A warning when the outbox belongs to another VM than this one."""
-    if not vm_id or not owner or alike(vm_id, owner):
-        return []
-    return [
-        warn(
-            "outbox",
-            "the outbox belongs to another VM (a copied disk or a golden image): at its start the agent sets it aside "
-            "under another name and begins a new one",
-        )
-    ]
 
 
 def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
@@ -110,3 +95,34 @@ def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
         "refuses keys"
     )
     return [(fail if off > CLOCK_FAIL_SECONDS else warn)("clock", sentence)]
+
+
+def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """Bind the address and free it again; where it is taken, ask by whom."""
+    host, port = settings.web.address
+    address = settings.web.listen_address
+    try:
+        listen(host, port).close()
+    except OSError as error:
+        if not is_taken(error):
+            return Report((fail("web", f"{error.strerror}: choose another web.listen_address"),))
+        reserved = error.errno == errno.EACCES
+    else:
+        return Report((ok("web", f"{address} is free to listen on"),))
+    seconds = environment.timeouts.connect
+    occupant = identify(host, port, encrypted=bool(settings.web.config_file), seconds=seconds)
+    served = f"{address} is served by this agent, which is running"
+    if occupant.kind == "agent":
+        told = findings(occupant.status, settings) if occupant.status is not None else ()
+        return Report((ok("web", served), *told))
+    if occupant.kind == "password":
+        hidden = "it wants a password, of which the settings have only the hash, so it was not asked for its mode"
+        return Report((ok("web", f"{served}; {hidden}"),))
+    if occupant.kind == "certificate":
+        likely = f"{address} is taken by what wants a client certificate: most likely this agent, running"
+        return Report((warn("web", likely),))
+    who = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
+    if reserved and not occupant.name:
+        who += f", or {RESERVED_PORTS}"
+    advice = "stop that, or set web.listen_address to another port (and tell Prometheus)"
+    return Report((fail("web", f"{address} is taken {who}: {advice}"),))

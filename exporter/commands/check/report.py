@@ -1,12 +1,17 @@
-"""What a probe answers with: findings, each one sentence with what to do, and the facts that probes are compared by."""
+"""What a probe answers with: findings, each one sentence with what to do, and the facts that probes are compared by.
+
+And whether an address can be reached at all: tried below every protocol, so that a firewall is not taken for a peer.
+"""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -85,3 +90,36 @@ def warn(topic: str, sentence: str) -> Finding:
 def fail(topic: str, sentence: str) -> Finding:
     """A finding with which the agent, or one of its outputs, does not work."""
     return Finding(Verdict.FAIL, topic, sentence)
+
+
+UNKNOWN_NAME: Final = "has a name that is not known"
+
+
+def reach(host: str, port: int, seconds: float) -> str:
+    """Connect and close, within `seconds` for each address of the name. What the address does instead of taking the
+    connection, for a sentence that begins with it; "" if it takes it."""
+    try:
+        socket.create_connection((host, port), timeout=seconds).close()
+    except (socket.gaierror, UnicodeError):
+        return UNKNOWN_NAME
+    except ConnectionRefusedError:
+        return "refuses connections"
+    except TimeoutError:
+        return "does not answer"
+    except ConnectionResetError:
+        return ""  # somebody took the connection, and hung up before we could look at it
+    except OSError:
+        return "has no route from here"
+    return ""
+
+
+def clock_of(peer: str, date: str, ours: float, took: float) -> tuple[ClockReading, ...]:
+    """The reading that an answer's Date header (whole seconds) gives; none where it is no date.
+
+    The answer came at `ours`, in Unix seconds of this machine, `took` seconds after the request.
+    """
+    try:
+        theirs = parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return ()
+    return (ClockReading(peer, theirs + 0.5 - (ours - took / 2), 0.5 + took / 2),)

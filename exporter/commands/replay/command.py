@@ -16,13 +16,19 @@ from typing import BinaryIO, Final, TextIO
 from msgspec.structs import replace
 
 from exporter.agent.files import check_files
-from exporter.commands.replay.differences import Comparison, compare
+from exporter.commands.replay.decisions import ReplayResult
+from exporter.commands.replay.differences import compare
 from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
 from exporter.commands.replay.entries import Lost, Unreadable
-from exporter.commands.replay.inputs import Input, InputError, NoScenarioError, read_input
-from exporter.commands.replay.output import AsJson, AsText, Told
-from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
-from exporter.commands.replay.policies import is_recorded, notes_on, policies_then
+from exporter.commands.replay.inputs import (
+    Input,
+    InputError,
+    ReplayPlan,
+    read_input,
+    replay_plans,
+    scenario_plan,
+)
+from exporter.commands.replay.output import AsJson, AsText, Told, is_recorded, notes_on, policies_then
 from exporter.config.command_line import FlagParser, add_format
 from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
@@ -32,6 +38,7 @@ from exporter.core.policy import Mode, Policy, Presence
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
+from exporter.simulator.metadata.scenario import ScenarioError
 from exporter.text.format import clean, counted, moment
 from exporter.text.terminal import complain
 
@@ -125,7 +132,7 @@ def _replay(
     for name in args.files:
         try:
             inputs.append(read_input(name, standard_input))
-        except NoScenarioError as error:
+        except ScenarioError as error:
             complain(str(error))
             return BAD_USAGE
         except InputError as error:
@@ -170,18 +177,20 @@ def _replay_plan(
     output.begin(told)
     for record in engine.run():
         output.record(told, record)
-    by_then = replace(options, policy=settings.approval.policy, as_then=True)
-    output.end(told, _comparison(plan, engine, by_then) if compared else None)
+    comparison = None
+    if compared:  # with what was decided then, for which the plan is replayed once more
+        before = _replayed(plan, replace(options, policy=settings.approval.policy, as_then=True))
+        times = [entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at]
+        comparison = compare(before, engine.result, engine.vm.name, times)
+    output.end(told, comparison)
     return engine.result.documents
 
 
-def _comparison(plan: ReplayPlan, engine: ReplayEngine, by_then: Options) -> Comparison:
-    """The comparison with what was decided then, for which the plan is replayed once more."""
-    before = ReplayEngine(plan, by_then)
-    for _ in before.run():
+def _replayed(plan: ReplayPlan, options: Options) -> ReplayResult:
+    engine = ReplayEngine(plan, options)
+    for _ in engine.run():
         pass
-    times = [entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at]
-    return compare(before.result, engine.result, engine.vm.name, times)
+    return engine.result
 
 
 def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mapping[str, Presence]]) -> FileCheck:
@@ -207,10 +216,8 @@ def _with_approvals(plan: ReplayPlan, options: Options) -> ReplayPlan:
     """The plan with the approvals that it leads to: as each changes the scenario, it is replayed after each of them."""
     sent: dict[str, Approval] = {}
     while plan.scenario is not None:
-        engine = ReplayEngine(plan, options)
-        for _ in engine.run():
-            pass
-        approvals = ((each.at, key) for key, each in engine.result.approved.items() if each.mode is Mode.ENFORCE)
+        approved = _replayed(plan, options).approved
+        approvals = ((each.at, key) for key, each in approved.items() if each.mode is Mode.ENFORCE)
         at, key = min((item for item in approvals if item[1] not in sent), default=(None, ""))
         if at is None:
             break

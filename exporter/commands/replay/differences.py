@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from exporter.commands.replay.result import Moment, Post, ReplayResult
-from exporter.commands.replay.table import moment_value, rule_finding, verdict, what
+from exporter.commands.replay.decisions import Moment, Post, ReplayResult, moment_value, rule_finding, verdict, what
 from exporter.core.decision import Outcome
 from exporter.core.document import Event
 from exporter.core.policy import Reason

@@ -14,29 +14,9 @@ from typing import Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.commands.replay.clock import Clock
-from exporter.commands.replay.entries import (
-    ACCEPTED,
-    MAX_BODY,
-    Began,
-    Ended,
-    Entry,
-    Failed,
-    FilesFound,
-    IdentityKnown,
-    Interrupted,
-    Lost,
-    Noted,
-    OutboxKnown,
-    PolicyKnown,
-    Posted,
-    Reading,
-    Sent,
-    Steady,
-    Unreadable,
-)
-from exporter.commands.replay.plans import ReplayPlan
-from exporter.commands.replay.result import Moment, ReplayResult
+from exporter.commands.replay import entries
+from exporter.commands.replay.decisions import Moment, ReplayResult
+from exporter.commands.replay.inputs import ReplayPlan
 from exporter.config.load import PolicyRead
 from exporter.core import cycle
 from exporter.core.continuity import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
@@ -96,23 +76,25 @@ class ReplayEngine:
         self._policy_recorded = False
         self._found: Mapping[str, Presence] = {}
         self._writable = True
-        self._following: OutboxKnown | None = None
+        self._following: entries.OutboxKnown | None = None
         """What is said of the outbox right after the entry that is handled, for which it already holds."""
         self._body = b""
         self._version = ""
         self.result = ReplayResult()
-        first_known = next((entry for entry in plan.entries if isinstance(entry, IdentityKnown)), None)
+        first_known = next((entry for entry in plan.entries if isinstance(entry, entries.IdentityKnown)), None)
         self.vm = self._identify(first_known).vm
         self._identity = self._identify(None)
-        self._learned: IdentityKnown | None = None
-        first = next((entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at), None)
+        self._learned: entries.IdentityKnown | None = None
+        first = next(
+            (entry.at for entry in plan.entries if not isinstance(entry, entries.Unreadable) and entry.at), None
+        )
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
         self._state = State(
             birth=self._start, vm_key=(first_known.vm.id if first_known else "") or self.vm.name or "replay"
         )
         self._committed = self._state
         """What the agent had on disk. While it can write it commits what changed, and the time of the last document."""
-        self._clock = Clock(plan.entries, self._start)
+        self._clock = entries.Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
         self._spacing = options.poll_interval
@@ -120,8 +102,8 @@ class ReplayEngine:
         self._handled_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
-        self._watching = any(isinstance(entry, Began | Interrupted) for entry in plan.entries)
-        self._of_an_agent = any(isinstance(entry, Began | Noted) for entry in plan.entries)
+        self._watching = any(isinstance(entry, entries.Began | entries.Interrupted) for entry in plan.entries)
+        self._of_an_agent = any(isinstance(entry, entries.Began | entries.Noted) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
         """Replay the entries in order."""
@@ -129,14 +111,13 @@ class ReplayEngine:
             self._clock.reach(place)
             if place in self._handled_ahead:
                 continue
-            if isinstance(entry, Reading | Steady):
+            if isinstance(entry, entries.Reading | entries.Steady):
                 if self._repeats(entry):
                     continue
                 self._spacing = self._options.poll_interval
-                if isinstance(entry, Steady) and entry.times:
+                if isinstance(entry, entries.Steady) and entry.times:
                     self._spacing = (entry.at - self._last_time()).total_seconds() / entry.times
                 known = self._known_with(place, entry)
-                self._take_ahead(place, entry)
                 self._handle(entry)
                 if known:
                     self._decide_again()
@@ -148,48 +129,48 @@ class ReplayEngine:
                 self._records.clear()
         yield from self._records
 
-    def _handle(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
-        if isinstance(entry, PolicyKnown):
+    def _handle(self, entry: entries.Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
+        if isinstance(entry, entries.PolicyKnown):
             self._adopt(entry.policy)
             return
-        if isinstance(entry, FilesFound | OutboxKnown):
+        if isinstance(entry, entries.FilesFound | entries.OutboxKnown):
             self._know(entry)
-            if isinstance(entry, OutboxKnown):
+            if isinstance(entry, entries.OutboxKnown):
                 self._record_what_is_due(entry.at)
             return
-        again = isinstance(entry, IdentityKnown) and self._learned is not None and entry.at == self._learned.at
-        if isinstance(entry, Lost) or again:  # a further file begins with the identity that was just learned
+        again = isinstance(entry, entries.IdentityKnown) and self._learned is not None and entry.at == self._learned.at
+        if isinstance(entry, entries.Lost) or again:  # a further file begins with the identity that was just learned
             return
-        if self._following is not None and not isinstance(entry, Reading | Steady | Began):
+        if self._following is not None and not isinstance(entry, entries.Reading | entries.Steady | entries.Began):
             self._know(self._following)
-        if not isinstance(entry, Reading | Steady | Unreadable):
+        if not isinstance(entry, entries.Reading | entries.Steady | entries.Unreadable):
             self._settle_identity()
         # How long the process lived before a restart is not known.
-        if not isinstance(entry, Unreadable | Began | Steady) and entry.at is not None:
+        if not isinstance(entry, entries.Unreadable | entries.Began | entries.Steady) and entry.at is not None:
             self._record_what_is_due(entry.at)
-        if isinstance(entry, Reading | Ended) and entry.at is not None:
+        if isinstance(entry, entries.Reading | entries.Ended) and entry.at is not None:
             self._fail_until(entry.at - timedelta(seconds=self._options.poll_interval))
         match entry:
-            case Reading():
+            case entries.Reading():
                 self._read(entry)
-            case Steady():
+            case entries.Steady():
                 self._unchanged_until(entry.at)
-            case Failed():
+            case entries.Failed():
                 self.result.failures += self._state.outage is None
                 self._run(cycle.PollFailed(entry.reason, "as recorded", self._clock.advance_to(entry.at)), entry.at)
-            case Sent():
+            case entries.Sent():
                 self._sent(entry.event_id, entry.at)
-            case Posted():
+            case entries.Posted():
                 self._posted(entry)
-            case Interrupted():
+            case entries.Interrupted():
                 self._interrupted(entry)
-            case IdentityKnown():
+            case entries.IdentityKnown():
                 self._note_identity(entry)
-            case Began():
+            case entries.Began():
                 self._restart(entry)
-            case Ended():
+            case entries.Ended():
                 self._run(cycle.AgentStopped(self._take_interruptions()), entry.at)
-            case Unreadable():
+            case entries.Unreadable():
                 self.result.rejected += 1
                 self._reject(self._last_time(), "not-a-document", entry.detail, entry.where)
             case _:
@@ -261,33 +242,35 @@ class ReplayEngine:
     def _look(self, document: Document) -> Mapping[str, Presence]:
         return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
 
-    def _known_with(self, place: int, entry: Reading | Steady) -> bool:
+    def _known_with(self, place: int, entry: entries.Reading | entries.Steady) -> bool:
         """Take what was known for the decisions on the last document of an entry, which lines after it say. Whether
         anything was. Between them may be the beginning of a further file."""
-        known: list[FilesFound | OutboxKnown] = []
+        known: list[entries.FilesFound | entries.OutboxKnown] = []
         for later in range(place + 1, len(self._plan.entries)):
             following = self._plan.entries[later]
-            if isinstance(following, FilesFound | OutboxKnown) and following.at == entry.at:
+            if isinstance(following, entries.FilesFound | entries.OutboxKnown) and following.at == entry.at:
                 known.append(following)
                 self._handled_ahead.add(later)
-            elif not (isinstance(following, Interrupted | Noted) or _reopens(following, entry)):
+            elif not (isinstance(following, entries.Noted) or _reopens(following, entry)):
                 break
-        if known and isinstance(entry, Steady):
+        if known and isinstance(entry, entries.Steady):
             self._unchanged_until(entry.at - timedelta(seconds=self._options.poll_interval))
         for each in known:
             self._know(each)
         return bool(known)
 
-    def _outbox_after(self, place: int) -> OutboxKnown | None:
+    def _outbox_after(self, place: int) -> entries.OutboxKnown | None:
         for following in self._plan.entries[place + 1 : place + 8]:
-            if isinstance(following, OutboxKnown):
+            if isinstance(following, entries.OutboxKnown):
                 return following
-            if not isinstance(following, Noted) and not (isinstance(following, Reading) and following.opening):
+            if not isinstance(following, entries.Noted) and not (
+                isinstance(following, entries.Reading) and following.opening
+            ):
                 return None
         return None
 
-    def _know(self, entry: FilesFound | OutboxKnown) -> None:
-        if isinstance(entry, FilesFound):
+    def _know(self, entry: entries.FilesFound | entries.OutboxKnown) -> None:
+        if isinstance(entry, entries.FilesFound):
             self._found = entry.files
             return
         if entry.writable and not self._writable:
@@ -303,7 +286,7 @@ class ReplayEngine:
 
     # -- the identity
 
-    def _identify(self, entry: IdentityKnown | None) -> VmIdentity:
+    def _identify(self, entry: entries.IdentityKnown | None) -> VmIdentity:
         """The identity: as recorded, unless flag or settings give another name; without any name, the scenario's."""
         options, known = self._options, entry.vm if entry else Vm()
         if options.vm_name:
@@ -314,7 +297,7 @@ class ReplayEngine:
         vm = known if known.name else replace(known, name=self._plan.vm_name)
         return VmIdentity(vm, entry.conflict, entry.confirmed) if entry else VmIdentity(vm)
 
-    def _note_identity(self, entry: IdentityKnown) -> None:
+    def _note_identity(self, entry: entries.IdentityKnown) -> None:
         """The identity became known at a poll: for the next document or, where none follows, for the current one."""
         identity = self._identify(entry)
         self.vm = identity.vm
@@ -396,7 +379,7 @@ class ReplayEngine:
         if outage is not None and outage.last_failure.mono is not None and last > outage.last_failure.wall:
             self._run(cycle.PollFailed(outage.reason, "as recorded", self._clock.advance_to(last)), last)
 
-    def _restart(self, entry: Began) -> None:
+    def _restart(self, entry: entries.Began) -> None:
         # What the next process loads.
         last_good = self._state.last_good if self._writable else self._committed.last_good
         self._state = load_state(dump_state(replace(self._committed, last_good=last_good)))
@@ -414,16 +397,18 @@ class ReplayEngine:
 
     # -- documents
 
-    def _repeats(self, entry: Reading | Steady) -> bool:
+    def _repeats(self, entry: entries.Reading | entries.Steady) -> bool:
         """Whether it is the document that the file before this one ended with, which this file begins with."""
-        if not isinstance(entry, Reading) or not entry.opening or entry.at is None:
+        if not isinstance(entry, entries.Reading) or not entry.opening or entry.at is None:
             return False
         return entry.body == self._body and entry.at <= self._last_time()
 
-    def _read(self, entry: Reading) -> None:
+    def _read(self, entry: entries.Reading) -> None:
         at, self._body = entry.at or self._last_time(), entry.body
         try:
-            document = _parse(entry.body)
+            if len(entry.body) > entries.MAX_BODY:
+                raise DocumentError("not-a-document", f"the body is larger than {entries.MAX_BODY >> 20} MiB")
+            document = parse_document(entry.body)
         except DocumentError as error:
             self._take_learned()
             self.result.rejected += 1
@@ -475,7 +460,7 @@ class ReplayEngine:
         if moment := branch.result.approved.get(tracked.key):
             self.result.foreseen[tracked.key] = moment
 
-    def _posted(self, entry: Posted) -> None:
+    def _posted(self, entry: entries.Posted) -> None:
         """The answer to an approval, also to one of a scenario, or one whose line was lost."""
         tracked = self._state.history(folded(entry.event_id))
         if tracked is not None and tracked.key not in self._in_flight:
@@ -485,7 +470,7 @@ class ReplayEngine:
         self._in_flight.discard(tracked.key)
         self.result.answered(tracked.key, entry.at, entry.status, entry.reason)
         failure = None
-        if entry.status != ACCEPTED:
+        if entry.status != entries.ACCEPTED:
             failure = Failure(entry.reason, "as recorded", status_code=entry.status)
         sent = tracked.approval.last_attempt or self._clock.advance_to(entry.at)
         self._run(cycle.PostAnswered(tracked, sent, failure), entry.at)
@@ -493,29 +478,12 @@ class ReplayEngine:
         if failure is None and document is not None and self._state.outage is None:
             self._good(document, max(entry.at, self._last_time()))  # for the decision after it, at that time
 
-    def _take_ahead(self, place: int, entry: Reading | Steady) -> None:
-        """Take the interruptions that were known when the document was read: they are recorded right after it."""
-        for later in range(place + 1, len(self._plan.entries)):
-            following = self._plan.entries[later]
-            if isinstance(following, Noted) or _reopens(following, entry):
-                continue
-            if not isinstance(following, Interrupted) or entry.at is None:
-                return
-            if following.read_at != entry.at:
-                return
-            self._add_interruption(following)
-            self._handled_ahead.add(later)
-
-    def _interrupted(self, entry: Interrupted) -> None:
-        """An interruption that the agent handled without a document, or at its end."""
-        self._add_interruption(entry)
-        if entry.read_at is not None:
-            self._run(cycle.TimePassed(self._take_interruptions()), entry.read_at)
-
-    def _add_interruption(self, entry: Interrupted) -> None:
+    def _interrupted(self, entry: entries.Interrupted) -> None:
         if entry.kind in list(InterruptionKind):
             kind, at = InterruptionKind(entry.kind), self._clock.instant_of(entry.at)
             self._interruptions.append(Interruption(kind, entry.seconds, at))
+        if entry.handled_at is not None:
+            self._run(cycle.TimePassed(self._take_interruptions()), entry.handled_at)
 
     def _take_interruptions(self) -> tuple[Interruption, ...]:
         interruptions = tuple(self._interruptions)
@@ -523,12 +491,6 @@ class ReplayEngine:
         return interruptions
 
 
-def _reopens(entry: Entry, last: Reading | Steady) -> bool:
+def _reopens(entry: entries.Entry, last: entries.Reading | entries.Steady) -> bool:
     """Whether a further file begins with the document that was read last."""
-    return isinstance(entry, Reading) and entry.opening and entry.at == last.at
-
-
-def _parse(body: bytes) -> Document:
-    if len(body) > MAX_BODY:
-        raise DocumentError("not-a-document", f"the body is larger than {MAX_BODY >> 20} MiB")
-    return parse_document(body)
+    return isinstance(entry, entries.Reading) and entry.opening and entry.at == last.at

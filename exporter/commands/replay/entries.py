@@ -1,9 +1,14 @@
-"""The input of a replay: entries, each with a time and one thing that the agent read, did or observed."""
+"""The input of a replay: entries, each with a time and one thing that the agent read, did or observed; and both clocks.
+
+A recording holds wall clock times, and the steps of that clock that were measured; the monotonic clock is reconstructed
+as the wall clock without the steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -11,6 +16,7 @@ from msgspec import Struct
 from exporter.config.load import PolicyRead
 from exporter.core.policy import Presence
 from exporter.core.records import Vm
+from exporter.core.state import Instant, InterruptionKind
 
 ACCEPTED: Final = 200
 MAX_BODY: Final = 4 << 20  # as the metadata client's
@@ -65,13 +71,13 @@ class Sent(Struct, frozen=True):
 class Interrupted(Struct, frozen=True):
     """An interruption was observed; `seconds` is negative for a clock that was set back.
 
-    `read_at` is when the document was read that the agent attributed it with; None where a recording does not say.
+    `handled_at` is when the agent attributed it without a document; None: with the next document, or at its end.
     """
 
     at: datetime
     kind: str
     seconds: float
-    read_at: datetime | None = None
+    handled_at: datetime | None = None
 
 
 class IdentityKnown(Struct, frozen=True):
@@ -156,3 +162,55 @@ def read_time(text: object) -> datetime | None:
 def of_this_age(at: datetime | None) -> datetime | None:
     """The same instant, or None if its year is out of range, where sums with it may overflow."""
     return at if at and EARLIEST <= at.year <= LATEST else None
+
+
+class Clock:
+    """The clocks at each entry, in order: `reach` goes to the next one."""
+
+    def __init__(self, entries: Sequence[Entry], start: datetime) -> None:
+        self._start = start
+        self._steps = _steps(entries)
+        self._stepped = 0.0
+        self._stepping: Sequence[Step] = ()
+        self._mono = 0.0
+        self._set_before_entry = False
+
+    def reach(self, index: int) -> None:
+        """Go to the entry at this index."""
+        self._set_before_entry = index in self._steps
+        self._stepped += sum(step.seconds for step in self._stepping)
+        self._stepping = self._steps.get(index, ())
+
+    def advance_to(self, at: datetime) -> Instant:
+        """Both clocks at a moment of the recording, at the earliest the last one."""
+        self._mono = max(self._mono, self._of(at))
+        return Instant(at, self._mono)
+
+    def instant_of(self, at: datetime) -> Instant:
+        """Both clocks at a moment that may be before the last one, unless the clock was only set after that."""
+        return Instant(at, max(self._of(at), self._mono) if self._set_before_entry else self._of(at))
+
+    def _of(self, at: datetime) -> float:
+        stepped = self._stepped + sum(step.seconds for step in self._stepping if not step.after(at))
+        return (at - self._start).total_seconds() - stepped
+
+
+class Step(Struct, frozen=True):
+    """The clock was set forward (or back, if negative) by so many seconds, which was measured at `noticed`."""
+
+    noticed: datetime
+    seconds: float
+
+    def after(self, at: datetime) -> bool:
+        """Whether it certainly came after that moment: a clock that is set back shows some moments twice."""
+        return self.seconds > 0 and at <= self.noticed - timedelta(seconds=self.seconds)
+
+
+def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
+    """The steps of the clock, by the index of the entry before which they took place: the agent records each right
+    before the document that it read next."""
+    steps: dict[int, list[Step]] = defaultdict(list)
+    for index, entry in enumerate(entries):
+        if isinstance(entry, Interrupted) and entry.kind == InterruptionKind.CLOCK_STEP:
+            steps[index].append(Step(entry.at, entry.seconds))
+    return steps

@@ -1,5 +1,7 @@
 """Reads the inputs of `replay`: recordings, single documents, JSON lines of documents, scenarios; all become entries.
 
+Then makes plans of them: which entries belong together, and times for documents that have none.
+
 Inputs may be any files: sizes are capped, and a line that can't be read becomes an `Unreadable` entry.
 """
 
@@ -9,8 +11,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,37 +21,22 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.commands.replay.entries import (
-    MAX_BODY,
-    Began,
-    Ended,
-    Entry,
-    Failed,
-    FilesFound,
-    IdentityKnown,
-    Interrupted,
-    Lost,
-    Noted,
-    OutboxKnown,
-    PolicyKnown,
-    Posted,
-    Reading,
-    Sent,
-    Steady,
-    Timed,
-    Unreadable,
-    read_time,
-)
+from exporter.commands.replay import entries
 from exporter.config.load import PolicyRead, read_policy
+from exporter.core.document import MINIMUM_NOTICE, Document, DocumentError, parse_document
+from exporter.core.lifecycle import phase_of
 from exporter.core.policy import Presence
 from exporter.core.records import MAX_TAGS, VM_TEXTS, Tags, Vm
+from exporter.core.state import Phase
 from exporter.files import WrongEncoding, in_utf8
 from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.platform import Approval, Platform
 from exporter.simulator.metadata.scenario import Scenario, ScenarioError
+from exporter.text.format import counted
 from exporter.text.values import nearest, unknown_word
 
 MAX_FILE: Final = 128 << 20
-MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
+MAX_LINE: Final = 3 * entries.MAX_BODY  # a body inside a JSON text is longer than it is alone
 MAX_TEXT: Final = 256
 MAX_SECONDS: Final = 1e9
 """Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
@@ -61,26 +48,22 @@ class InputError(Exception):
     """An input that can't be read at all; the text is a sentence that names it."""
 
 
-class NoScenarioError(Exception):
-    """An input that is no file, and nearly the name of a scenario. The text is a sentence, and a list below it."""
-
-
 class Input(Struct, frozen=True):
     """The content of one input: entries, or a scenario."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[entries.Entry, ...] = ()
     scenario: Scenario | None = None
 
 
 def read_input(name: str, standard_input: BinaryIO | None) -> Input:
     """Read a file, the scenario of that name, or standard input (`-`), None where it is closed.
 
-    Raises `InputError` and `NoScenarioError`.
+    Raises `InputError`, and `ScenarioError` for what is no file and nearly the name of a scenario.
     """
     if name != "-" and not Path(name).exists() and name in scenario.names():
         return Input(scenario=scenario.load(name))
     if not Path(name).exists() and not Path(name).suffix and nearest(name, scenario.names()):
-        raise NoScenarioError(unknown_word("scenario", name, scenario.names()))
+        raise ScenarioError(unknown_word("scenario", name, scenario.names()))
     place = "standard input" if name == "-" else name
     try:
         if name == "-":
@@ -111,14 +94,14 @@ def _content(name: str, content: bytes) -> Input:
             raise InputError(str(error)) from error
     if isinstance(whole, dict):
         return Input((_entry(content, name),))
-    entries = tuple(_with_opening(_lines(name, content)))
-    if not all(isinstance(entry, Unreadable) for entry in entries):
-        return Input(entries)
+    found = tuple(_with_opening(_lines(name, content)))
+    if not all(isinstance(entry, entries.Unreadable) for entry in found):
+        return Input(found)
     # No line is JSON: it is several documents in a row, or one answer that is no document.
     texts = list(_in_a_row(content))
     if len(texts) > 1 and isinstance(_json(texts[1]), dict):
         return Input(tuple(_entry(text, f"{name}, object {number}") for number, text in enumerate(texts, 1)))
-    return Input((Reading(None, content[: MAX_BODY + 1], name),) if texts else ())
+    return Input((entries.Reading(None, content[: entries.MAX_BODY + 1], name),) if texts else ())
 
 
 def _in_a_row(content: bytes) -> Iterator[bytes]:
@@ -134,19 +117,19 @@ def _in_a_row(content: bytes) -> Iterator[bytes]:
         position = end + len(match[0]) if (match := _SPACE.match(text, end)) else end
 
 
-def _with_opening(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _with_opening(found: Iterable[entries.Entry]) -> Iterator[entries.Entry]:
     """The entries of a file, with the document marked that it only begins with so that it can be read alone."""
     opening, noted = True, False
-    for entry in entries:
-        if opening and noted and isinstance(entry, Reading):
+    for entry in found:
+        if opening and noted and isinstance(entry, entries.Reading):
             yield replace(entry, opening=True)
         else:
             yield entry
-        noted = isinstance(entry, Noted)
+        noted = isinstance(entry, entries.Noted)
         opening = opening and noted
 
 
-def _lines(name: str, content: bytes) -> Iterator[Entry]:
+def _lines(name: str, content: bytes) -> Iterator[entries.Entry]:
     for number, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if text.strip():
             yield _entry(text, f"{name}:{number}")
@@ -167,80 +150,80 @@ class _Kept(Struct):
     time: str | None = None
 
 
-def _entry(text: bytes, where: str) -> Entry:
+def _entry(text: bytes, where: str) -> entries.Entry:
     """One object: a document, alone or with its time beside it, or a line of a recording."""
     parsed = _json(text)
     if not isinstance(parsed, dict):
         too_long = f" of at most {MAX_LINE >> 20} MiB" if len(text) > MAX_LINE else ""
-        return Unreadable(where, f"expected a JSON object{too_long}")
+        return entries.Unreadable(where, f"expected a JSON object{too_long}")
     if "document" in parsed:
         return _kept(text, where)
     if not ("read_at" in parsed or "at" in parsed):
-        return Reading(None, text, where)
-    at = read_time(parsed.get("read_at", parsed.get("at")))
+        return entries.Reading(None, text, where)
+    at = entries.read_time(parsed.get("read_at", parsed.get("at")))
     if at is None:
-        return Unreadable(where, "its time can't be read")
+        return entries.Unreadable(where, "its time can't be read")
     if "read_at" in parsed:
-        return Steady(at, _times(parsed["same"])) if "same" in parsed else _reading(parsed, at, where)
-    return _noted(parsed, at) or Unreadable(where, "not a line of a recording")
+        return entries.Steady(at, _count(parsed["same"])) if "same" in parsed else _reading(parsed, at, where)
+    return _noted(parsed, at) or entries.Unreadable(where, "not a line of a recording")
 
 
-def _kept(text: bytes, where: str) -> Entry:
+def _kept(text: bytes, where: str) -> entries.Entry:
     try:
         kept = msgspec.json.decode(text, type=_Kept)
     except (msgspec.MsgspecError, RecursionError):
-        return Unreadable(where, 'expected {"time": "...", "document": {...}}')
-    at = read_time(kept.time)
+        return entries.Unreadable(where, 'expected {"time": "...", "document": {...}}')
+    at = entries.read_time(kept.time)
     if kept.time is not None and at is None:
-        return Unreadable(where, "its time can't be read")
-    return Reading(at, bytes(kept.document), where)
+        return entries.Unreadable(where, "its time can't be read")
+    return entries.Reading(at, bytes(kept.document), where)
 
 
-def _times(value: object) -> int | None:
+def _count(value: object) -> int | None:
     """A number of times from 1 on; None for no such number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _reading(line: Mapping[str, Any], at: datetime, where: str) -> Entry:
+def _reading(line: Mapping[str, Any], at: datetime, where: str) -> entries.Entry:
     text, coded = line.get("body"), line.get("base64")
     if isinstance(text, str):
-        return Reading(at, text.encode("utf-8", "replace"), where, recorded=True)
+        return entries.Reading(at, text.encode("utf-8", "replace"), where, recorded=True)
     try:
-        return Reading(at, base64.b64decode(coded or "", validate=True), where, recorded=True)
+        return entries.Reading(at, base64.b64decode(coded or "", validate=True), where, recorded=True)
     except (binascii.Error, ValueError, TypeError):
-        return Unreadable(where, "its body can't be read")
+        return entries.Unreadable(where, "its body can't be read")
 
 
-def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
+def _noted(line: Mapping[str, Any], at: datetime) -> entries.Timed | None:
     if isinstance(line.get("failure"), str):
-        return Failed(at, _text(line["failure"]))
+        return entries.Failed(at, _text(line["failure"]))
     if isinstance(line.get("post"), str):
         event_id, status = _text(line["post"]), line.get("status")
         if line.get("sent") is True:
-            return Sent(at, event_id)
-        return Posted(at, event_id, status if isinstance(status, int) else None, _text(line.get("reason")))
+            return entries.Sent(at, event_id)
+        return entries.Posted(at, event_id, status if isinstance(status, int) else None, _text(line.get("reason")))
     if isinstance(interruption := line.get("interruption"), dict):
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
-        read = read_time(interruption.get("read_at"))
-        return Interrupted(at, _text(kind), float(seconds or 0.0), read) if usable else None
+        handled = entries.read_time(interruption.get("handled_at"))
+        return entries.Interrupted(at, _text(kind), float(seconds or 0.0), handled) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         recorded = Vm(**{name: _text(vm.get(name)) for name in VM_TEXTS}, tags=_tags(vm.get("tags")))
-        return IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
+        return entries.IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
     if isinstance(line.get("ended"), dict):
-        return Ended(at)
+        return entries.Ended(at)
     if isinstance(began := line.get("began"), dict):
-        return Began(at, _text(began.get("boot")), _text(began.get("version")), _policy(began.get("policy")))
+        return entries.Began(at, _text(began.get("boot")), _text(began.get("version")), _policy(began.get("policy")))
     if "policy" in line:
-        return PolicyKnown(at, _policy(line["policy"]))
+        return entries.PolicyKnown(at, _policy(line["policy"]))
     if isinstance(files := line.get("files"), dict):
         words = {presence.value: presence for presence in Presence}
         found = {path: words[word] for path, word in files.items() if isinstance(word, str) and word in words}
-        return FilesFound(at, found)
+        return entries.FilesFound(at, found)
     if (word := line.get("outbox")) in ("writable", "unwritable"):
-        return OutboxKnown(at, word == "writable")
-    lost = _times(line.get("lost"))
-    return None if lost is None else Lost(at, lost)
+        return entries.OutboxKnown(at, word == "writable")
+    lost = _count(line.get("lost"))
+    return None if lost is None else entries.Lost(at, lost)
 
 
 def _text(value: object) -> str:
@@ -264,3 +247,107 @@ def _policy(value: Any) -> PolicyRead:
 def _read_once(text: str) -> PolicyRead:
     """A process that is started again and again writes the same policy each time."""
     return read_policy(json.loads(text))
+
+
+LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
+
+
+class ReplayPlan(Struct, frozen=True):
+    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` are assumptions, for a person."""
+
+    entries: tuple[entries.Entry, ...]
+    title: str = ""
+    vm_name: str = ""
+    notes: tuple[str, ...] = ()
+    scenario: Scenario | None = None
+
+
+def replay_plans(inputs: Sequence[Input], poll_interval: float, now: datetime) -> list[ReplayPlan]:
+    """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
+    recorded = [item for item in inputs if item.scenario is None]
+    if all(_times(item) for item in recorded if item.entries):  # an empty one was begun, and no more
+        # The files of one recording are numbered from the newest to the oldest. Several may begin with the same time.
+        recorded.sort(key=lambda item: ((times := _times(item) or [now])[-1], times[0]))
+    found = [entry for item in recorded for entry in item.entries]
+    made = [_timed(found, timedelta(seconds=poll_interval), now)] if found else []
+    return made + [scenario_plan(item.scenario, poll_interval) for item in inputs if item.scenario is not None]
+
+
+def _times(item: Input) -> list[datetime]:
+    return [at for entry in item.entries if (at := _time_of(entry))]
+
+
+def _time_of(entry: entries.Entry) -> datetime | None:
+    return None if isinstance(entry, entries.Unreadable) else entry.at
+
+
+def _timed(found: list[entries.Entry], interval: timedelta, now: datetime) -> ReplayPlan:
+    """The entries, with a time for those that have none: one poll interval after the entry before them."""
+    untimed = [entry for entry in found if isinstance(entry, entries.Reading) and entry.at is None]
+    last: datetime | None = None
+    timed: list[entries.Entry] = []
+    for entry in found:
+        made = entry
+        if isinstance(entry, entries.Reading) and entry.at is None:
+            made = replace(entry, at=last + interval if last else _assumed_start(untimed, interval, now))
+        timed.append(made)
+        last = last if isinstance(made, entries.Unreadable) else made.at
+    notes = (_assumption(timed, untimed),) if untimed else ()
+    return ReplayPlan(tuple(timed), notes=notes)
+
+
+def _assumption(timed: list[entries.Entry], untimed: list[entries.Reading]) -> str:
+    first = next((entry.at for entry in timed if isinstance(entry, entries.Reading)), None)
+    when = f"{first:%Y-%m-%d %H:%M:%SZ}" if first else "now"
+    return (
+        f"{counted(len(untimed), 'document')} without a time: assumed to have been read one poll "
+        f"interval apart, the first at {when}"
+    )
+
+
+def _assumed_start(readings: Sequence[entries.Reading], interval: timedelta, now: datetime) -> datetime:
+    """When the first document was read: so that the last is read now, or as early as Azure would have announced the
+    first start, if that has passed."""
+    latest = now - interval * (len(readings) - 1)
+    announced = [
+        event.not_before - timedelta(seconds=MINIMUM_NOTICE.get(event.event_type or "", LEAST_NOTICE))
+        for document in (_document(reading.body) for reading in readings)
+        for event in (document.events if document else ())
+        if event.not_before is not None
+        and event.not_before.year >= entries.EARLIEST
+        and phase_of(event) is Phase.SCHEDULED
+    ]
+    return min([latest, *announced])
+
+
+def _document(body: bytes) -> Document | None:
+    try:
+        return parse_document(body)
+    except DocumentError:
+        return None
+
+
+def scenario_plan(scenario: Scenario, poll_interval: float, approvals: Sequence[Approval] = ()) -> ReplayPlan:
+    """The scenario as the agent would read it, with these approvals as the agent would have sent them."""
+    platform = Platform(scenario, scenario.start)
+    timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
+    made: list[entries.Entry] = []
+    silent = False
+    for change in timeline:
+        if made and not silent:
+            made.append(entries.Steady(change.at - interval))
+        if change.silent and not silent:
+            made.append(entries.Failed(change.at, "timeout"))
+        silent = change.silent
+        if not silent:
+            body = json.dumps(change.document()).encode()
+            made.append(entries.Reading(change.at, body, f"scenario {scenario.name}"))
+    end = platform.end(timeline)
+    if not silent and end > timeline[-1].at:
+        made.append(entries.Steady(end))
+    for approval in approvals:
+        made += [entries.Steady(approval.at), entries.Posted(approval.at, approval.event_id, entries.ACCEPTED)]
+    made.sort(key=lambda entry: _time_of(entry) or platform.start)  # stable: what was read comes before the POST
+    note = "the simulated Azure takes the approvals that the rules would send" if approvals else "nobody approves"
+    title = f"scenario {scenario.name}: {scenario.description}"
+    return ReplayPlan(tuple(made), title, scenario.vms[0].name, (f"a story: {note}",), scenario)

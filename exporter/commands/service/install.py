@@ -1,12 +1,14 @@
 """`service install`: checks the settings, makes the folder with its access lists, and makes or updates the service.
 
 It asks nothing, may be called again, and keeps settings, outbox and log: so the Windows Installer can call it too.
+The settings file that it writes where there is none sets a hold file; all else in it is a comment.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ntpath
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,6 @@ from typing import Final, NoReturn
 from exporter.commands.check.command import validated
 from exporter.commands.check.files import exposed_folders
 from exporter.commands.check.report import ProbeEnvironment
-from exporter.commands.service.template import config_template
 from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
@@ -35,7 +36,15 @@ from exporter.windows.access import (
     Ace,
     closing_commands,
 )
-from exporter.windows.places import EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
+from exporter.windows.places import (
+    EVENTS_FOLDER,
+    HOLD_FOLDER,
+    LOG_FOLDER,
+    OUTBOX_FILE,
+    READY_FOLDER,
+    SECRETS_FOLDER,
+    is_link,
+)
 from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
 
 DESCRIPTION: Final = (
@@ -117,7 +126,10 @@ def _install(service: Service, args: argparse.Namespace, world: World) -> int:
         before = manager.status(service.name)
         for lacking in manager.define(_definition(service, command)):
             complain(f"warning: {lacking}")
-    _add_event_source(service, world)
+    try:
+        world.add_event_source(service.name)
+    except OSError as error:
+        complain(f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}")
     doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, world))
     for warning in (*doubts, *_readable_secrets(environ)):
         complain(f"warning: {warning}")
@@ -153,12 +165,13 @@ def _config_file(service: Service, args: argparse.Namespace, environ: Mapping[st
 
 def _flags(args: argparse.Namespace) -> tuple[str, ...]:
     """The settings that were given as flags, as words; paths are absolute, since the service is started elsewhere."""
-    given = given_flags(args)
-    return tuple(
-        f"{setting.flag}={_absolute(given[setting.name]) if _is_path(setting.kind) else given[setting.name]}"
-        for setting in catalogue()
-        if setting.name in given
-    )
+    words = []
+    for setting in catalogue():
+        value = given_flags(args).get(setting.name)
+        if value and isinstance(setting.kind, Text) and setting.kind.path:
+            value = os.path.abspath(value)
+        words += [f"{setting.flag}={value}"] if value is not None else []
+    return tuple(words)
 
 
 def _refuse_secrets(flags: Sequence[str]) -> None:
@@ -172,14 +185,6 @@ def _refuse_secrets(flags: Sequence[str]) -> None:
                 for name in told
             )
         )
-
-
-def _is_path(kind: object) -> bool:
-    return isinstance(kind, Text) and kind.path
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path) if path else path
 
 
 def _checked(service: Service, flags: Sequence[str], config_file: str, environ: Mapping[str, str]) -> Settings:
@@ -266,19 +271,14 @@ def _see_to_folder(path: str, sid: str, rights: int, world: World, trusted: set[
 
 def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
     """Everybody may make a folder in ProgramData: what another has made there is not what an administrator wrote."""
-    _refuse_link(path)
+    if is_link(path):  # what is done to it is done to what it leads to, in the worst case to a folder of Windows
+        raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
     owner = world.lists.read(path).owner
     if owner not in trusted:
         raise NotInstalledError(
             f"{path} belongs to {owner}, who is no administrator: look at what it holds, then remove it, or take it "
             f'over with `takeown /A /F "{path}"`, then `icacls "{path}" /reset`'
         )
-
-
-def _refuse_link(path: str) -> None:
-    """What is done to a link is done to what it leads to: the list of a folder of Windows, in the worst case."""
-    if is_link(path):
-        raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
 
 
 def _refuse_another_use(service: Service, outbox: Path, world: World) -> None:
@@ -321,13 +321,6 @@ def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition
     )
 
 
-def _add_event_source(service: Service, world: World) -> None:
-    try:
-        world.add_event_source(service.name)
-    except OSError as error:
-        complain(f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}")
-
-
 def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[str]:
     """What the service writes outside of its folder and has no right to yet."""
     for name, path, folder in (
@@ -356,3 +349,53 @@ def _readable_secrets(environ: Mapping[str, str]) -> Iterator[str]:
     secrets = {setting.env for setting in catalogue() if setting.secret} | _OTEL_SECRETS
     for name in sorted(name for name in secrets if environ.get(name)):
         yield f"{name} is a variable that every user of this machine can read: write the secret into the settings file"
+
+
+_TEMPLATE: Final = """\
+# Settings of azure-scheduled-events-exporter, read when the service starts: after a change, `service stop` and
+# `service start`. What is not set here has its default; `check --config.file` and this file's path tells all errors.
+# Paths stand in 'single quotes': in "double" ones TOML takes \\ for an escape. A relative path is of this folder.
+
+[approval]
+# mode = "dry-run"                 # off | dry-run | enforce: only enforce ever approves
+hold_file = '{hold}'  # while it is there, nothing is approved
+
+# [otlp]
+# endpoint = "http://collector.example:4318"
+
+# [event_hubs]                     # the connection string in a file that only administrators and the service can read
+# connection_string_file = '{secret}'
+# event_hub = "scheduled-events"
+
+# [web]
+# listen_address = "0.0.0.0:10169"
+
+{outbox}
+# [log]
+# level = "info"                   # debug | info | warn | error
+
+# [event_files]                    # a file for each event of this VM, for local software that is let into the folder
+# path = '{events}'
+
+# A rule that waits until local software is ready, which then makes the file in {ready}:
+# [[approval.rules]]
+# name = "prepared"
+# event_source = ["Platform"]
+# event_type = ["Reboot", "Redeploy"]
+# require_file = '{require}'
+"""
+
+
+def config_template(folder: str, *, usual: bool) -> str:
+    """The text of the file for a service with this folder; one whose folder is not the usual has its outbox in it."""
+    path = ntpath.join(folder, OUTBOX_FILE)
+    mark = "# " if usual else ""
+    ready = ntpath.join(folder, READY_FOLDER)
+    return _TEMPLATE.format(
+        hold=ntpath.join(folder, HOLD_FOLDER, "hold"),
+        secret=ntpath.join(folder, SECRETS_FOLDER, "event-hubs"),
+        outbox=f"{mark}[outbox]\n{mark}path = '{path}'\n",
+        events=ntpath.join(folder, EVENTS_FOLDER),
+        ready=ready,
+        require=ntpath.join(ready, "{event_id}"),
+    )

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.commands.service.world import Service, World, working_in
+from exporter.commands.service.world import Service, working_in
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.errors import BAD_USAGE, FAILED
@@ -38,7 +38,7 @@ Report = Callable[[int, str], object]
 """Writes an entry of the Event Log: its id and its text."""
 
 
-def run_service(service: Service, args: argparse.Namespace, _: World) -> int:
+def run_service(service: Service, args: argparse.Namespace) -> int:
     """Run as the service that the service manager has started; the process ends with it. Returns for a terminal alone.
 
     Raises `ServiceManagerError`.

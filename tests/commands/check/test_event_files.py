@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from exporter.commands.check.event_files import open_to_writers, probe_event_files
+from exporter.commands.check.disk import open_to_writers, probe_event_files
 from exporter.commands.check.probe import probes_for
 from exporter.commands.check.report import Verdict
 from exporter.config.schema import Settings

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from azure.identity.aio import EnvironmentCredential
 
-from exporter.commands.check.event_hubs import address_of, explained, probe_event_hubs
-from exporter.commands.check.otlp import probe_otlp
+from exporter.commands.check.destinations import address_of, explained, probe_event_hubs, probe_otlp
 from exporter.commands.check.report import Finding, ProbeEnvironment, Verdict
 from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Retryable
@@ -189,7 +188,7 @@ def test_without_azure_identity_the_sentence_installs_it() -> None:
             "from exporter.config.load import load\n"
             "from exporter.config.command_line import FlagParser\n"
             "from exporter.config.sources import add_flags\n"
-            "from exporter.commands.check.event_hubs import probe_event_hubs\n"
+            "from exporter.commands.check.destinations import probe_event_hubs\n"
             "from exporter.commands.check.report import ProbeEnvironment\n"
             "parser = FlagParser(); add_flags(parser)\n"
             "settings = load(parser.parse_args(sys.argv[1:]), {})\n"

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from exporter.commands.check.disk import probe_hold_file, probe_outbox, probe_recorder, reason
 from exporter.commands.check.files import exposed_folders, readable_secrets
 from exporter.commands.check.metadata import probe_metadata
-from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder, reason
-from exporter.commands.check.probe import run_probes
+from exporter.commands.check.probe import probe_web, run_probes
 from exporter.commands.check.report import Verdict
-from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.core.state import State
 from exporter.core.state_codec import dump_state

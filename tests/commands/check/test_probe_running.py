@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from exporter import __version__
 from exporter.agent.app import App
+from exporter.commands.check.probe import probe_web
 from exporter.commands.check.report import Finding, Verdict
 from exporter.commands.check.running import findings
-from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.log.log import Log
 from exporter.simulator.metadata.service import MetadataService

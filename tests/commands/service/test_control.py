@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from exporter.commands.service.command import service
-from exporter.commands.service.control import STOP_SECONDS
+from exporter.commands.service.command import STOP_SECONDS, service
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import SERVICE_NAME
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceStatus, State

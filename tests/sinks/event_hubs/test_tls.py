@@ -18,7 +18,7 @@ from azure.eventhub import EventData
 from exporter.agent.destinations import destination_factories
 from exporter.choices import Transport
 from exporter.cli import main
-from exporter.commands.check.event_hubs import probe_event_hubs
+from exporter.commands.check.destinations import probe_event_hubs
 from exporter.commands.check.report import Verdict
 from exporter.config.schema import EventHubsSettings
 from exporter.errors import Retryable

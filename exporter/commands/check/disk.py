@@ -1,4 +1,7 @@
-"""Probes the files: the outbox, the recording, the hold file. Writes only a temporary file of its own."""
+"""Probes what is on the disk: the outbox, the recording, the hold file, and the folder for event files.
+
+Writes only a temporary file of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ import os
 import secrets
 import shutil
 import sqlite3
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final
 
-from msgspec import Struct
-
 from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.places import hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
+from exporter.event_files.folder import Folder, Unfit
 from exporter.files import fault_of, open_folder
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
 from exporter.outbox.file import content_fault, file_uri, is_blank, load_meta
@@ -28,7 +31,6 @@ from exporter.outbox.lock import FileLock
 from exporter.windows import access
 from exporter.windows.places import NO_SHARE, is_on_network
 
-TOPIC: Final = "outbox"
 _COPIED_AT_MOST: Final = 256 << 20
 _TRIED_BYTES: Final = 64 << 10
 _MIB: Final = 1 << 20
@@ -54,19 +56,18 @@ _WINDOWS_SENTENCES: Final[Mapping[int, str]] = {
 """By `winerror` [System error codes]: Python's `errno` is EACCES for the first four, and EINVAL for the others."""
 
 
-def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
+def probe_outbox(settings: Settings, _: ProbeEnvironment) -> Report:
     """Whether the agent could work with its outbox, and which VM the outbox belongs to."""
-    del environment
     path = Path(settings.outbox.path)
     if sys.platform == "win32" and is_on_network(real := os.path.realpath(path)):
-        return Report((fail(TOPIC, f"{path} is on a share, {real}: {NO_SHARE}; set outbox.path to a local drive"),))
+        return Report((fail("outbox", f"{path} is on a share, {real}: {NO_SHARE}; set outbox.path to a local drive"),))
     try:
         in_use = _is_in_use(path)
     except OSError as error:
-        return Report((fail(TOPIC, f"{path} {_reason(error)}"),))
+        return Report((fail("outbox", f"{path} {_reason(error)}"),))
     if in_use:
-        return Report((ok(TOPIC, f"{path} is in use: an agent is running on it"),))
-    finding = try_folder(TOPIC, path.parent, "outbox.path")
+        return Report((ok("outbox", f"{path} is in use: an agent is running on it"),))
+    finding = try_folder("outbox", path.parent, "outbox.path")
     if finding is not None:
         return Report((finding,))
     finding, owner = _content(path)
@@ -78,7 +79,7 @@ def _open_to_others(path: Path) -> list[Finding]:
     folder = path.parent
     if not folder.exists() or (path.exists() and fault_of(path.stat())):  # said of the outbox itself
         return []
-    return [warn(TOPIC, sentence)] if (sentence := open_folder(folder)) else []
+    return [warn("outbox", sentence)] if (sentence := open_folder(folder)) else []
 
 
 def _is_in_use(path: Path) -> bool:
@@ -138,73 +139,66 @@ def _space(path: Path, max_bytes: int) -> list[Finding]:
         return []
     return [
         warn(
-            TOPIC,
+            "outbox",
             f"outbox.max_bytes allows {max_bytes // _MIB} MiB, but {existing} has {free // _MIB} MiB left: lower it, "
             "so that old records are dropped before the disk is full",
         )
     ]
 
 
-class _Content(Struct, frozen=True):
-    """What the outbox holds: `fault` as the agent would call it, the VM it belongs to, and its undelivered records."""
-
-    fault: str = ""
-    vm_id: str = ""
-    waiting: int = 0
-    parked: int = 0
-
-
 def _content(path: Path) -> tuple[Finding, str]:
     """The finding about the file, and the vmId that it belongs to, "" where it has none."""
     as_root = ", tried as root" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
     if not path.exists():
-        return ok(TOPIC, f"{path} does not exist yet and can be made{as_root}"), ""
+        return ok("outbox", f"{path} does not exist yet and can be made{as_root}"), ""
     if not path.is_file():
-        return fail(TOPIC, f"{path} is not a file: correct outbox.path"), ""
+        return fail("outbox", f"{path} is not a file: correct outbox.path"), ""
     try:
-        content = _read_outbox(path)
+        unusable, owner, waiting, parked = _read_outbox(path)
     except OSError as error:
-        return fail(TOPIC, f"{path} {_reason(error)}"), ""
-    if content.fault:
+        return fail("outbox", f"{path} {_reason(error)}"), ""
+    if unusable:
         return warn(
-            TOPIC,
-            f"{path} is {content.fault}: at its start the agent sets it aside under another name, and begins a new one "
-            f"{'with what can be read of it' if content.fault == 'corrupt' else 'without it'}; correct outbox.path if "
+            "outbox",
+            f"{path} is {unusable}: at its start the agent sets it aside under another name, and begins a new one "
+            f"{'with what can be read of it' if unusable == 'corrupt' else 'without it'}; correct outbox.path if "
             "the file belongs to another program",
         ), ""
-    parked = f", {content.parked} parked" if content.parked else ""
     if fault := fault_of(path.stat()):
-        return fail(TOPIC, f"{path}: {fault}") if not as_root else _tried_as_root(path), content.vm_id
-    return ok(TOPIC, f"{path} is writable{as_root}; {content.waiting} undelivered{parked}"), content.vm_id
+        return fail("outbox", f"{path}: {fault}") if not as_root else _tried_as_root(path), owner
+    return ok(
+        "outbox", f"{path} is writable{as_root}; {waiting} undelivered{f', {parked} parked' if parked else ''}"
+    ), owner
 
 
 def _tried_as_root(path: Path) -> Finding:
     """Root may look at the outbox of an agent that runs as another user."""
     owner = path.stat().st_uid
     return warn(
-        TOPIC,
+        "outbox",
         f"{path} belongs to user {owner}, and this was tried as root: an agent that runs as user {owner} takes it, any "
         "other refuses it",
     )
 
 
-def _read_outbox(path: Path) -> _Content:
-    """Read the file without changing it. Raises OSError when it can't be read."""
+def _read_outbox(path: Path) -> tuple[str, str, int, int]:
+    """The fault of the file as the agent would call it, the VM that it belongs to, and how many records are undelivered
+    and parked. Does not change the file. Raises OSError when it can't be read."""
     with _unchanging(path) as uri:
         if not uri:
-            return _Content()
+            return "", "", 0, 0
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
             try:
                 if is_blank(db):
-                    return _Content()
+                    return "", "", 0, 0
                 if fault := content_fault(db):
-                    return _Content(fault=fault)
+                    return fault, "", 0, 0
                 state, _ = load_meta(db)
                 counted = "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue"
-                return _Content("", state.vm_id if state else "", *db.execute(counted).fetchone())
+                return "", state.vm_id if state else "", *db.execute(counted).fetchone()
             except SQLITE_ERRORS as error:
                 if is_damage(error):
-                    return _Content(fault="corrupt")
+                    return "corrupt", "", 0, 0
                 raise OSError(errno.EIO, str(error)) from error
 
 
@@ -231,40 +225,26 @@ def _unchanging(path: Path) -> Iterator[str]:
         yield file_uri(copy.absolute())
 
 
-def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report:
+def probe_hold_file(settings: Settings, _: ProbeEnvironment) -> Report:
     """Whether the hold file is there, or can't be told not to be, and so holds every approval."""
-    del environment
     path = settings.approval.hold_file
     found = presence(path)
+    if found is Presence.ABSENT:
+        return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
     if found is Presence.UNTRUSTED:
-        untrusted = f"{access.exposure(path)}, which holds every approval: name a file such as {hold_place()}"
-        return Report((warn("hold_file", untrusted),))
-    try:
-        os.lstat(path)
-    except (OSError, ValueError) as error:
-        if found is Presence.ABSENT:
-            return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
-        folder = os.path.dirname(path)
-        if os.path.isfile(folder):  # which Windows does not tell apart
-            return Report((warn("hold_file", _unseen(path, os.strerror(errno.ENOTDIR))),))
-        if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
-            missing = (
-                f"the folder {folder} is missing, which holds every approval: make it, or correct the path, such as "
-                f"{hold_place()}"
-            )
-            return Report((warn("hold_file", missing),))
-        why = (error.strerror if isinstance(error, OSError) else "") or "not a usable path"
-        return Report((warn("hold_file", _unseen(path, why)),))
-    return Report((warn("hold_file", f"{path} is there: nothing is approved until it is removed"),))
+        sentence = f"{access.exposure(path)}, which holds every approval: name a file such as {hold_place()}"
+    elif os.path.lexists(path):
+        sentence = f"{path} is there: nothing is approved until it is removed"
+    else:
+        sentence = (
+            f"{path} cannot be looked at, which holds every approval: make its folder if that is missing, let this "
+            f"user see it, or name another file, such as {hold_place()}"
+        )
+    return Report((warn("hold_file", sentence),))
 
 
-def _unseen(path: str, reason: str) -> str:
-    return f"{path} cannot be looked at ({reason}), which holds every approval: let this user see it"
-
-
-def probe_recorder(settings: Settings, environment: ProbeEnvironment) -> Report:
+def probe_recorder(settings: Settings, _: ProbeEnvironment) -> Report:
     """Whether a recording could be written."""
-    del environment
     path = Path(settings.recorder.path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
@@ -272,3 +252,34 @@ def probe_recorder(settings: Settings, environment: ProbeEnvironment) -> Report:
     if refusal is None and sys.platform == "win32" and path.parent.exists() and not access.keeps_lists(path.parent):
         return Report((warn("recorder", f"{path} can be written, and {access.NO_LISTS}: others may read it"),))
     return Report((refusal or ok("recorder", f"{path} can be written"),))
+
+
+def open_to_writers(settings: Settings) -> list[str]:
+    """A warning when every user of the machine may write to the folder. On Windows `exposed_folders` does that."""
+    path = settings.event_files.path
+    if not path or sys.platform == "win32":
+        return []
+    try:
+        everybody = os.stat(path).st_mode & stat.S_IWOTH
+    except (OSError, ValueError):
+        return []
+    if not everybody:
+        return []
+    return [f"event_files.path: every user of this machine may write to {path}, also what is not true: chmod o-w it"]
+
+
+def probe_event_files(settings: Settings, _: ProbeEnvironment) -> Report:
+    """Whether event files could be written: the folder is there, and takes files of this user."""
+    path = settings.event_files.path
+    if not os.path.lexists(path):
+        missing = f"{path} is missing, and the agent never makes it: make it, unless the unit of the agent does"
+        return Report((warn("event_files", missing),))
+    if not os.path.isdir(path):
+        return Report((fail("event_files", f"{path} is no folder, or cannot be reached: correct event_files.path"),))
+    if (refusal := try_folder("event_files", Path(path), "event_files.path")) is not None:
+        return Report((refusal,))
+    try:
+        Folder(path).check_status()
+    except Unfit as error:
+        return Report((fail("event_files", str(error)),))
+    return Report((ok("event_files", f"{path} can be written"),))
