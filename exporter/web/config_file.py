@@ -179,10 +179,10 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
     One that is `required` has to be a file on Windows: it keeps no text from the disk that Python's ssl could read.
     """
     inline, name = section.string(key), section.string(f"{key}_file")
-    if inline and required and sys.platform == "win32":
-        section.report(key, f"not supported on Windows, expected {key}_file")
     if inline and name:
         section.report(key, f"expected either {key} or {key}_file, got both")
+    elif inline and required and sys.platform == "win32":
+        section.report(key, f"not supported on Windows, expected {key}_file")
     if not name:
         if required and not inline:
             section.report(f"{key}_file", f"missing, expected {key} or {key}_file")

@@ -454,9 +454,11 @@ def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_files_are_read_as_powershell_writes_them(path: Path, authority: Authority, encoding: str) -> None:
-    """The web-config file, certificate and key may be UTF-16 or begin with a byte order mark."""
+    """The web-config file, certificate and key may be UTF-16 or begin with a byte order mark; on Windows, where OpenSSL
+    reads certificate and key itself, these two may not be UTF-16."""
+    pem_encoding = "utf-8-sig" if sys.platform == "win32" else encoding
     for name, text in zip(("server.crt", "server.key"), authority.issue("localhost"), strict=True):
-        path.with_name(name).write_text(text, encoding=encoding)
+        path.with_name(name).write_text(text, encoding=pem_encoding)
     path.write_text(TLS_LINES + f"basic_auth_users:\n  jürgen: {HASH}\n", encoding=encoding)
     assert WebConfig(path).certificate_not_after is not None
 
