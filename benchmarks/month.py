@@ -127,8 +127,8 @@ class Told:
         self.put(f"event_resources{{{seen}}}", start, over, resources)
         self.put(f"event_not_before_timestamp_seconds{{{seen}}}", start, begins, 60.0 * (start + notice))
         self.put(f"event_started_timestamp_seconds{{{seen}}}", begins, over, 60.0 * begins)
-        who = "not_us" if begins < start + notice else "time"
-        self.put(f'event_started_by{{{seen},approved_by="{who}"}}', begins, over, 1)
+        who = "other" if begins < start + notice else "not_before"
+        self.put(f'event_started_by{{{seen},started_by="{who}"}}', begins, over, 1)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Each series with its values as promtool reads them."""

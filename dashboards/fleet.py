@@ -304,10 +304,10 @@ UNSEEN: Final = table(
 
 # -- in this range
 
-_APPROVERS: Final = {
-    "us": "By us",
-    "not_us": "By others",
-    "time": "NotBefore passed",
+_STARTERS: Final = {
+    "this_vm": "Approved by the VM",
+    "other": "Approved by others",
+    "not_before": "NotBefore passed",
     "unknown": "Not known",
 }
 _OUTCOMES: Final = {"completed": "Completed", "canceled": "Canceled", "ended": "Ended unseen"}
@@ -319,7 +319,7 @@ def _summed(series: str, *matchers: str) -> str:
 
 
 _OUTCOME_QUERIES: Final = [
-    *(_summed(ask.FLEET_STARTS, f'approved_by="{word}"') for word in _APPROVERS),
+    *(_summed(ask.FLEET_STARTS, f'started_by="{word}"') for word in _STARTERS),
     *(_summed(ask.FLEET_ENDS, f'outcome="{word}"') for word in _OUTCOMES),
 ]
 _ANY_OUTCOME: Final = f"count({_summed(ask.FLEET_STARTS)} or {_summed(ask.FLEET_ENDS)})"
@@ -335,7 +335,7 @@ OUTCOMES: Final = table(
         Column("event_type", "Type", width=100),
         *(
             Column(f"Value #{letter}", heading, "none", width=len(heading) * 7 + 40)
-            for letter, heading in zip("ABCDEFG", (*_APPROVERS.values(), *_OUTCOMES.values()), strict=True)
+            for letter, heading in zip("ABCDEFG", (*_STARTERS.values(), *_OUTCOMES.values()), strict=True)
         ),
     ],
     queries=[

@@ -373,7 +373,7 @@ class _Cycle:
         failure = observed.failure
         if failure is None:
             # An event that started before this answer came was started by an unknown party until now.
-            by = StartedBy.US if tracked.started_by is not None else None
+            by = StartedBy.THIS_VM if tracked.started_by is not None else None
             after = replace(tracked, approval=accepted(tracked.approval, self._now.wall), started_by=by)
             self._history(after)
             self._record(self._factory.accepted(self._state, after))

@@ -230,14 +230,14 @@ def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
     was absent in between.
     """
     if before.approval.accepted_at is not None:
-        return StartedBy.US
+        return StartedBy.THIS_VM
     if not before.scheduled_seen or before.not_before is None or before.approval.doubtful:
         return StartedBy.UNKNOWN
     late = (continuity.now.wall - before.not_before).total_seconds()
     if late < -EARLY_SECONDS:
-        return StartedBy.NOT_US
+        return StartedBy.OTHER
     last_scheduled_late = continuity.gap is not None and late >= continuity.gap
-    return StartedBy.TIME if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
+    return StartedBy.NOT_BEFORE if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
 def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:

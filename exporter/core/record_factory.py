@@ -124,7 +124,7 @@ class RecordFactory(Struct, frozen=True):
         if transition.kind is Kind.SCHEDULED and tracked.not_before is not None:
             data["notice_seconds"] = rounded((tracked.not_before - self.now).total_seconds())
         if transition.kind is Kind.STARTED:
-            data["approved_by"] = tracked.started_by.value if tracked.started_by else None
+            data["started_by"] = tracked.started_by.value if tracked.started_by else None
         if transition.kind in CLOSING:
             data["unseen"] = list(transition.unseen)
             if transition.replaced_by:
@@ -276,7 +276,7 @@ def account(
         "seen_before": tracked.seen_before.value,
         "notice_seconds": rounded(notice),
         "documented_minimum_notice_seconds": float(least) if least is not None else None,
-        "approved_by": tracked.started_by.value if tracked.started_by else None,
+        "started_by": tracked.started_by.value if tracked.started_by else None,
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "rule": tracked.approval.rule or None,
         "approval_attempts": tracked.approval.attempts,

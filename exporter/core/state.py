@@ -50,9 +50,9 @@ class Seen(StrEnum):
 class StartedBy(StrEnum):
     """Who let an event start, as far as can be concluded: the service does not report it."""
 
-    US = "us"
-    NOT_US = "not_us"
-    TIME = "time"
+    THIS_VM = "this_vm"
+    OTHER = "other"
+    NOT_BEFORE = "not_before"
     UNKNOWN = "unknown"
 
 

@@ -34,7 +34,7 @@ from exporter.page.sentences import (
 )
 from exporter.text.format import ago, counted, moment, size, span
 from exporter.text.terminal import printable
-from exporter.text.timeline import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
+from exporter.text.timeline import UNKNOWN, announced_duration, approver_text, observed_interruption, starter_text
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -178,7 +178,7 @@ def _card(event: Json) -> Card:
         ("Azure says", _outside(event, "description")),
         ("Not before", _not_before(event)),
         ("Started", _past(event, "started") if started else ""),
-        ("Approved by", started_by(event["started_by"], event["approval_rule"] or "") if started else ""),
+        ("Started by", starter_text(event["started_by"], event["approval_rule"] or "") if started else ""),
         ("Interruption", announced_duration(event["announced_duration_seconds"])),
         ("Decision", decision_text(event) if not started else ""),
         ("Approved", _past(event, "approved")),
@@ -253,7 +253,7 @@ def _closed(event: Json) -> tuple[Value, ...]:
         (_outside(event, "event_type", 40) or "Event", "\n", quoted(event["event_id"], "id soft")),
         (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", _time(summary["gone_at"])),
         UNKNOWN if notice is None else span(max(0.0, notice)),
-        approved_by(summary),
+        approver_text(summary),
         _time(summary["started_at"]) if summary["started_at"] else "not seen",
         "–" if lasted is None else span(lasted),
         observed_interruption(summary),

@@ -37,9 +37,9 @@ MARKS: Final[Mapping[str, str]] = {"INFO": " ", "WARN": "!", "ERROR": "X"}
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _PRECISE: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{1,9}Z")
 _STARTED: Final[Mapping[str, str]] = {
-    StartedBy.US: "after our approval",
-    StartedBy.NOT_US: "before its time and not by us: somebody else approved it",
-    StartedBy.TIME: "its time had come",
+    StartedBy.THIS_VM: "approved by this VM",
+    StartedBy.OTHER: "approved by another approver, before NotBefore",
+    StartedBy.NOT_BEFORE: "NotBefore passed",
 }
 _SEEN_BEFORE: Final[Mapping[str, str]] = {
     "unbroken": "as soon as it was there",
@@ -97,7 +97,7 @@ def _sentence(record: Record) -> str:
         return sentence + _notice_left(_number(data.get("notice_seconds")))
     if record.kind == "updated":
         return sentence + _changes(_mapping(data.get("changed")))
-    started = _STARTED.get(_word(data.get("approved_by"))) if record.kind == "started" else None
+    started = _STARTED.get(_word(data.get("started_by"))) if record.kind == "started" else None
     return f"{sentence} ({started})" if started else sentence
 
 
@@ -180,12 +180,12 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     checked |= {name: None for name in _SPANS if (checked[name] or 0) < 0}
     checked |= {name: int(_number(account.get(name)) or 0) for name in _COUNTS}
     checked |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
-    approver = account.get("approved_by")
+    approver = account.get("started_by")
     duration = _number(account.get("announced_duration_seconds"))
     unseen = account.get("unseen")
     observed = _number(account.get("interruptions_observed"))
     return checked | {
-        "approved_by": approver if approver in list(StartedBy) else None,
+        "started_by": approver if approver in list(StartedBy) else None,
         "announced_duration_seconds": None if duration is None else int(duration),
         "unseen": [_word(reason) for reason in unseen] if isinstance(unseen, list | tuple) else [],
         "interruptions_observed": None if observed is None else int(observed),
@@ -210,7 +210,7 @@ def _notice(account: Mapping[str, Any], event: Mapping[str, Any]) -> str:
 
 
 def _approved(account: Mapping[str, Any]) -> str:
-    text = clean(approved_by(account), LONGEST_SENTENCE)
+    text = clean(approver_text(account), LONGEST_SENTENCE)
     if account["approved_at"]:
         text += f", at {_instant(account['approved_at'])}"
     attempts = account["approval_attempts"]
@@ -325,26 +325,26 @@ def announced_duration(seconds: int | None) -> str:
     return f"{'none' if seconds == 0 else span(seconds)}, says Azure"
 
 
-def started_by(starter: str | None, rule: str = "") -> str:
-    """Who let an event start (a word of `StartedBy`), with the rule if this agent approved it."""
-    match starter:
-        case StartedBy.US:
-            return f"us (rule {rule})" if rule else "us"
-        case StartedBy.NOT_US:
-            return "somebody else, before NotBefore"
-        case StartedBy.TIME:
-            return "nobody: its time had come"
+def starter_text(started_by: str | None, rule: str = "") -> str:
+    """Return what started an event (a value of `StartedBy`), with the rule if this agent approved it."""
+    match started_by:
+        case StartedBy.THIS_VM:
+            return f"this VM (rule {rule})" if rule else "this VM"
+        case StartedBy.OTHER:
+            return "another approver, before NotBefore"
+        case StartedBy.NOT_BEFORE:
+            return "none: NotBefore passed"
         case _:
             return UNKNOWN
 
 
-def approved_by(account: Mapping[str, Any]) -> str:
-    """Who approved an event that is over."""
+def approver_text(account: Mapping[str, Any]) -> str:
+    """Return what started or approved a closed event."""
     if account["started_at"] is None and account["approved_at"] is None:
-        return "nobody, as far as seen"
-    if account["started_at"] is None or account["approved_by"] == StartedBy.US:
-        return started_by(StartedBy.US, account["rule"] or "")
-    return started_by(account["approved_by"])
+        return "no approval observed"
+    if account["started_at"] is None or account["started_by"] == StartedBy.THIS_VM:
+        return starter_text(StartedBy.THIS_VM, account["rule"] or "")
+    return starter_text(account["started_by"])
 
 
 def observed_interruption(account: Mapping[str, Any]) -> str:

@@ -432,7 +432,7 @@ def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
         (
             record.kind,
             record.subject,
-            record.data.get("approved_by"),
+            record.data.get("started_by"),
             record.data.get("unseen"),
             record.data.get("anomaly"),
         )
@@ -471,7 +471,7 @@ def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> 
         assert len(world.source.posts) == 1
         assert outline(replayed(world)) == lived
         (account,) = (record.data["account"] for record in replayed(world) if record.kind in CLOSING)
-        assert account["approved_by"] == ("us" if then == "started" else None)
+        assert account["started_by"] == ("this_vm" if then == "started" else None)
 
 
 def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str
         assert closed.kind == ("canceled" if outcome == "canceled" else "completed")
         assert closed.data["account"]["approval_attempts"] == 0
         assert closed.data["account"]["approval_failures"] == []
-        assert closed.data["account"]["approved_by"] == ("not_us" if outcome == "started" else None)
+        assert closed.data["account"]["started_by"] == ("other" if outcome == "started" else None)
 
 
 def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_path: Path) -> None:

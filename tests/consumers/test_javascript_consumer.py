@@ -29,7 +29,7 @@ pytestmark = [*FORGETFUL, pytest.mark.linux("starts processes and kills them"), 
 OUTCOMES: Final = {"completed", "canceled", "ended"}
 LINE: Final = {"id", "source", "kind", "time", "event_id", "event_type", "vm", "severity", "message"}
 SUMMARY: Final = {
-    *("first_seen", "seen_before", "notice_seconds", "documented_minimum_notice_seconds", "approved_by", "approved_at"),
+    *("first_seen", "seen_before", "notice_seconds", "documented_minimum_notice_seconds", "started_by", "approved_at"),
     *("rule", "approval_attempts", "waited_seconds", "started_at", "started_seconds", "gone_at", "last_status"),
     *("last_not_before", "unseen", "updates", "updates_while_started", "gaps", "gap_seconds"),
     *("announced_duration_seconds", "interruptions_observed", "interruption_seconds", "interruption_longest_seconds"),

@@ -57,8 +57,8 @@ def closing(kind: str, seconds: float, vm: str = "web_0", **further: Any) -> Fac
 def life(vm: str, begin: float = 0.0) -> list[Fact]:
     return [
         fact("scheduled", begin, vm, notice_seconds=900.0 - begin),
-        fact("started", begin + 100, vm, approved_by="time"),
-        closing("completed", begin + 110, vm, first_seen=at(begin), started_at=at(begin + 100), approved_by="time"),
+        fact("started", begin + 100, vm, started_by="not_before"),
+        closing("completed", begin + 110, vm, first_seen=at(begin), started_at=at(begin + 100), started_by="not_before"),
     ]
 
 
@@ -99,7 +99,7 @@ def any_fact(draw: st.DrawFn) -> Fact:
         first_seen=draw(maybe),
         notice_seconds=draw(st.none() | st.integers(-5, 5).map(float)),
         started_at=draw(maybe),
-        approved_by=draw(st.sampled_from([None, "us", "not_us", "time", "unknown", "new-word"])),
+        started_by=draw(st.sampled_from([None, "this_vm", "other", "not_before", "unknown", "new-word"])),
         approved_at=draw(maybe),
         rule=draw(st.sampled_from([None, "rule"])),
         attempts=draw(st.none() | st.integers(0, 3)),
@@ -158,7 +158,7 @@ def test_a_real_fleet_gives_one_account_in_any_order(seed: int, tmp_path: Path) 
     assert accounts(bodies) == expected
     assert len(expected) == 2
     for found in expected.values():
-        assert (found["state"], found["outcome"], found["approved_by"]) == ("closed", "completed", "us")
+        assert (found["state"], found["outcome"], found["started_by"]) == ("closed", "completed", "this_vm")
         assert found["told_by"] == found["named"] == ["web_0", "web_1", "web_2", "web_3"]
         assert (found["approved_by_vm"], found["rule"], found["conflicts"]) == ("web_0", "user-initiated", [])
         assert found["decisions"] == {"approve": 1, "hold: not-leader": 3}
@@ -214,7 +214,7 @@ def test_one_that_leaves_an_event_does_not_end_it_for_the_others() -> None:
     left = [fact("scheduled", 0, "web_0"), closing("ended", 5, "web_0", unseen=("not-this-vm",))]
     assert told([*left, fact("scheduled", 0, "web_1")])["state"] == "scheduled"
     assert told(left)["outcome"] == "ended"
-    assert told([*left, fact("started", 9, "web_0", approved_by="time")])["state"] == "started"
+    assert told([*left, fact("started", 9, "web_0", started_by="not_before")])["state"] == "started"
 
 
 def test_a_cancellation_waits_for_who_saw_it_start() -> None:
@@ -227,18 +227,18 @@ def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None
     """They can only see that it was not themselves."""
     own = [fact("scheduled", 0), fact("approval.accepted", 1, approved_at=at(1), rule="freeze", attempts=1)]
     neighbours = [
-        fact("started", 3, f"web_{number}", approved_by=word) for number, word in ((1, "not_us"), (2, "time"))
+        fact("started", 3, f"web_{number}", started_by=word) for number, word in ((1, "other"), (2, "not_before"))
     ]
-    found = told([*own, fact("started", 3, approved_by="us"), *neighbours])
-    assert (found["approved_by"], found["approved_by_vm"], found["rule"]) == ("us", "web_0", "freeze")
+    found = told([*own, fact("started", 3, started_by="this_vm"), *neighbours])
+    assert (found["started_by"], found["approved_by_vm"], found["rule"]) == ("this_vm", "web_0", "freeze")
     assert found["conflicts"] == []
 
 
 def test_who_let_it_start_can_be_in_conflict() -> None:
     """Without an approval of ours, one clock says early and another late."""
-    found = told([fact("started", 3, approved_by="not_us"), fact("started", 3, "web_1", approved_by="time")])
-    assert found["approved_by"] == "not_us"
-    assert found["conflicts"] == [{"field": "approved_by", "said": {"not_us": ["web_0"], "time": ["web_1"]}}]
+    found = told([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
+    assert found["started_by"] == "other"
+    assert found["conflicts"] == [{"field": "started_by", "said": {"other": ["web_0"], "not_before": ["web_1"]}}]
 
 
 def test_what_each_vm_felt_is_the_most_it_told() -> None:

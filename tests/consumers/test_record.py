@@ -74,7 +74,7 @@ def test_a_closing_record_brings_its_account() -> None:
     assert (fact.first_seen, fact.started_at, fact.gone_at) == (
         account["first_seen"], account["started_at"], account["gone_at"],
     )  # fmt: skip
-    assert (fact.notice_seconds, fact.approved_by) == (account["notice_seconds"], account["approved_by"])
+    assert (fact.notice_seconds, fact.started_by) == (account["notice_seconds"], account["started_by"])
 
 
 def test_ids_that_differ_in_case_are_one() -> None:

@@ -227,8 +227,8 @@ def test_started_then_an_unknown_word_then_gone_is_completed() -> None:
 @pytest.mark.parametrize(
     ("approval", "after", "expected"),
     [
-        (None, 1.0, StartedBy.NOT_US),
-        ({"accepted_at": NOON + timedelta(seconds=60)}, 1.0, StartedBy.US),
+        (None, 1.0, StartedBy.OTHER),
+        ({"accepted_at": NOON + timedelta(seconds=60)}, 1.0, StartedBy.THIS_VM),
         ({"in_flight": True}, 1.0, StartedBy.UNKNOWN),
         ({"unanswered": True}, 1.0, StartedBy.UNKNOWN),
         (None, 900.0, StartedBy.UNKNOWN),
@@ -247,7 +247,7 @@ def test_time_lets_it_start_when_it_was_still_scheduled_at_its_time() -> None:
     """Seen Scheduled just before NotBefore and Started just after."""
     watcher = Watcher.fresh()
     watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:03 GMT"))
-    assert only(watcher.sees(started())).tracked.started_by is StartedBy.TIME
+    assert only(watcher.sees(started())).tracked.started_by is StartedBy.NOT_BEFORE
 
 
 def test_an_approval_counts_also_where_the_event_was_away_in_between() -> None:
@@ -258,7 +258,7 @@ def test_an_approval_counts_also_where_the_event_was_away_in_between() -> None:
     watcher.publishes()
     watcher.sees()
     watcher.sees(event())
-    assert only(watcher.sees(started())).tracked.started_by is StartedBy.US
+    assert only(watcher.sees(started())).tracked.started_by is StartedBy.THIS_VM
 
 
 def test_an_approval_counts_whatever_the_clock_did_since() -> None:
@@ -267,10 +267,10 @@ def test_an_approval_counts_whatever_the_clock_did_since() -> None:
     watcher.sees(event())
     watcher.sees(event(), wall=-120.0, up=0)
     approved(watcher, accepted_at=watcher.wall)
-    assert only(watcher.sees(started())).tracked.started_by is StartedBy.US
+    assert only(watcher.sees(started())).tracked.started_by is StartedBy.THIS_VM
 
 
-@pytest.mark.parametrize(("early", "by"), [(11, StartedBy.NOT_US), (9, StartedBy.UNKNOWN), (0, StartedBy.TIME)])
+@pytest.mark.parametrize(("early", "by"), [(11, StartedBy.OTHER), (9, StartedBy.UNKNOWN), (0, StartedBy.NOT_BEFORE)])
 def test_somebody_else_let_it_start_only_well_before_its_time(early: int, by: StartedBy) -> None:
     """Two clocks may differ by some seconds: within ten of NotBefore nobody is accused."""
     watcher = Watcher.fresh()

@@ -193,7 +193,7 @@ def test_an_account_tells_the_whole_story() -> None:
         "seen_before": "unbroken",
         "notice_seconds": 898.0,
         "documented_minimum_notice_seconds": 900,
-        "approved_by": "us",
+        "started_by": "this_vm",
         "rule": "all",
         "approval_attempts": 2,
         "waited_seconds": 4.0,

@@ -227,13 +227,13 @@ def test_every_record_is_a_cloudevent(kind: str) -> None:
     [
         (("data", "transition"), {*(kind.value for kind in Kind), None}),
         (("data", "seen_before"), {word.value for word in Seen}),
-        (("data", "approved_by"), {*(word.value for word in StartedBy), None}),
+        (("data", "started_by"), {*(word.value for word in StartedBy), None}),
         (("data", "mode"), {mode.value for mode in Mode}),
         (("data", "anomaly"), set(ANOMALIES)),
         (("decision", "reason"), {*(reason.value for reason in Reason if reason.value), None}),
         (("decision", "mode"), {mode.value for mode in Mode}),
         (("account", "seen_before"), {word.value for word in Seen}),
-        (("account", "approved_by"), {*(word.value for word in StartedBy), None}),
+        (("account", "started_by"), {*(word.value for word in StartedBy), None}),
     ],
 )
 def test_closed_words_are_the_same_in_the_schema(where: tuple[str, str], words: set[str | None]) -> None:

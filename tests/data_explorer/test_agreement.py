@@ -82,7 +82,7 @@ def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
         "NoticeSeconds": found["notice_seconds"],
         "AnnouncedSeconds": found["announced_duration_seconds"],
         "FeltSecondsTogether": sum(felt) if felt else None,
-        "ApprovedBy": found["approved_by"],
+        "ApprovedBy": found["started_by"],
         "ApproverVm": found["approved_by_vm"],
         "Rule": found["rule"],
         **{column: _moment(found[name]) for column, name in times.items()},

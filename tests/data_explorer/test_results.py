@@ -78,7 +78,7 @@ def test_an_event_is_one_account_however_many_saw_it(database: Database) -> None
 def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> None:
     """web-0 read it in upper case and approved it, web-1 in lower case and can't know who did: it was one of us."""
     row = of(ask(database, "Accounts"), story.APPROVED)
-    assert shown(row, "Witnesses", "ApprovedBy", "ApproverVm", "Rule") == [2, "us", "web-0", "short-freezes"]
+    assert shown(row, "Witnesses", "ApprovedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
     assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
 
 
@@ -157,7 +157,7 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
 def test_who_approved_is_told(database: Database) -> None:
     """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
     row = of(ask(database, "Approvals"), story.APPROVED)
-    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["us", "web-0", "short-freezes", 600.0]
+    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["this_vm", "web-0", "short-freezes", 600.0]
     assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]
     by = {row["EventId"]: row["ApprovedBy"] for row in ask(database, "Approvals")}
     assert by[story.LATE.lower()] == "unknown"

@@ -147,7 +147,7 @@ def test_a_started_event_keeps_what_was_known() -> None:
     freeze = contents(story.status())[f"{FREEZE['EventId']}.json"]
     assert (freeze["status"], freeze["event"]["NotBefore"]) == ("Started", "")
     assert freeze["not_before"] == "2025-11-21T12:15:00.000000Z"
-    assert freeze["started_by"] == "us"
+    assert freeze["started_by"] == "this_vm"
     assert freeze["approved_at"] is not None
     assert freeze["started_at"] is not None
     assert freeze["decision"]["reason"] == "not-scheduled"

@@ -147,7 +147,7 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     assert value["verdict"]["tone"] == "on"
     assert value["verdict"]["title"] == "Reboot in 21 min 46 s, at the earliest, and 1 more event"
     assert value["verdict"]["lines"][1] == "Also: Freeze started 3 s ago."
-    assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "us", "short-freeze")
+    assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "this_vm", "short-freeze")
     assert freeze["started_seconds_ago"] == 3.0
     assert freeze["approved_at"] == "2025-11-21T12:00:07.000000Z"
     assert freeze["not_before"] == "2025-11-21T12:15:00.000000Z"

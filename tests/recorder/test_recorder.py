@@ -638,8 +638,8 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
         # The agent measured by the clock that can't be set, of which a recording has nothing.
         assert by_recording == pytest.approx(by_agent, abs=CLOCKS_APART)
     assert kinds <= {kind for kind, *_ in live}
-    approved_by = {account.get("approved_by") for *_, account, _ in live}
-    assert "us" in approved_by or story != "user-reboot"
+    started_by = {account.get("started_by") for *_, account, _ in live}
+    assert "this_vm" in started_by or story != "user-reboot"
 
 
 def _quiet(app: App) -> bool:

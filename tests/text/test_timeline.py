@@ -75,7 +75,7 @@ ACCOUNT_KEYS = [
     "seen_before",
     "notice_seconds",
     "documented_minimum_notice_seconds",
-    "approved_by",
+    "started_by",
     "approved_at",
     "rule",
     "approval_attempts",

@@ -32,7 +32,7 @@ const SUMMARY = {
   seen_before: isKey,
   notice_seconds: isNumber,
   documented_minimum_notice_seconds: isNumber,
-  approved_by: isKey,
+  started_by: isKey,
   approved_at: isTime,
   rule: isKey,
   approval_attempts: isInteger,

@@ -178,7 +178,7 @@ _DATA_FIELDS: Final = (
     ("seen_before", "seen_before"),
     ("gap", "gap_seconds"),
     ("notice", "notice_seconds"),
-    ("approved_by", "approved_by"),
+    ("started_by", "started_by"),
     ("approval.attempt", "attempt"),
     ("approval.status_code", "status_code"),
     ("approval.reason", "reason"),

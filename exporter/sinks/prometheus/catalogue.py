@@ -28,7 +28,7 @@ EVENT_STATUSES: Final = (*KNOWN_STATUSES, OTHER)
 EVENT_SOURCES: Final = (*KNOWN_SOURCES, OTHER)
 RESOURCE_TYPES: Final = (*KNOWN_RESOURCE_TYPES, OTHER)
 FIELDS: Final = ("EventType", "EventStatus", "EventSource", "ResourceType")
-APPROVED_BY: Final = tuple(word.value for word in StartedBy)
+STARTED_BY: Final = tuple(word.value for word in StartedBy)
 OUTCOMES: Final = tuple(kind.value for kind in Kind if kind in CLOSING)
 INTERRUPTION_KINDS: Final = ("clock_step", "stall")
 MODES: Final = tuple(mode.value for mode in Mode)
@@ -149,8 +149,8 @@ FAMILIES: Final = (
     Family(
         "event_started_by",
         "gauge",
-        "1 for who let the event start, while it is Started; not_us may be another VM of it, ARM, any approver.",
-        ("event_id", "approved_by"),
+        "1 for what started the event, while it is Started: this_vm (its approval), other (another approver), not_before, or unknown.",
+        ("event_id", "started_by"),
     ),
     Family("event_approved_timestamp_seconds", "gauge", "When Azure accepted our approval.", ("event_id",)),
     Family("event_resources", "gauge", "How many resources the event names, this VM included.", ("event_id",)),
@@ -168,8 +168,8 @@ FAMILIES: Final = (
     Family(
         "events_started_total",
         "counter",
-        "Events of this VM seen to start, and who let them: us, not_us, the passing of NotBefore (time), or unknown.",
-        ("event_type", "approved_by"),
+        "Events of this VM whose start was observed, by what started them: this_vm, other, not_before (it passed), or unknown.",
+        ("event_type", "started_by"),
     ),
     Family(
         "events_closed_total",
@@ -284,7 +284,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "event_status": EVENT_STATUSES,
     "event_source": EVENT_SOURCES,
     "resource_type": RESOURCE_TYPES,
-    "approved_by": APPROVED_BY,
+    "started_by": STARTED_BY,
     "outcome": OUTCOMES,
     "field": FIELDS,
     "kind": INTERRUPTION_KINDS,

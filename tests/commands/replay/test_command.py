@@ -415,7 +415,7 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
         "completed.v1",
     ]
     account, data = records[-1]["data"]["account"], records[-1]["data"]
-    assert (account["approved_by"], account["rule"], account["approval_attempts"]) == ("us", "short-freeze", 2)
+    assert (account["started_by"], account["rule"], account["approval_attempts"]) == ("this_vm", "short-freeze", 2)
     assert (account["interruptions_observed"], account["interruption_seconds"]) == (1, 4.2)
     assert (data["unseen"], data["evidence"]) == (["restart"], {"rebooted": True})
 

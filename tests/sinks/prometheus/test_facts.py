@@ -79,7 +79,7 @@ def test_an_events_life_is_counted_once_each() -> None:
     for transition in story.transitions:
         sink.observe(EventTransitioned(transition))
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1
-    assert value(sink, "events_started_total", event_type="Freeze", approved_by="us") == 1
+    assert value(sink, "events_started_total", event_type="Freeze", started_by="this_vm") == 1
     assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
     assert value(sink, "notice_seconds_sum", event_type="Freeze") == 15 * 60 - 3
     assert value(sink, "started_seconds_sum", event_type="Freeze") == 7

@@ -216,8 +216,8 @@ def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
     story.read(started(FREEZE), started(other))
     sink.publish(story.status())
     series = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
-    starts = {(s.labels["event_id"], s.labels["approved_by"], s.value) for s in series}
-    assert starts == {(FREEZE["EventId"], "us", 1), ("stolen", "not_us", 1)}
+    starts = {(s.labels["event_id"], s.labels["started_by"], s.value) for s in series}
+    assert starts == {(FREEZE["EventId"], "this_vm", 1), ("stolen", "other", 1)}
     story.read(started(other))
     sink.publish(story.status())
     assert ids(sink, "event_started_by") == {"stolen"}

@@ -7,7 +7,7 @@ those that it names, and with `records.scope = "all"` their neighbours. Each is 
   (`canceled`) while nobody who still has it saw it begin, or when nobody still has it.
 - The outcome is that of the best witness: `completed` before `canceled` before `ended` (which is: not seen), then the
   one that watched with the fewest gaps. Who says something else is in `conflicts`.
-- An approval by an agent (`us`) is known to that agent alone: its neighbours say `not_us`, `time` or `unknown`.
+- An approval by an agent (`this_vm`) is known to that agent alone: its neighbours say `other`, `not_before` or `unknown`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from .record import CLOSING, AzureEvent, Fact, lower
 
 OUTCOMES: Final = ("completed", "canceled", "ended")
-APPROVERS: Final = ("us", "not_us", "time", "unknown")
+APPROVERS: Final = ("this_vm", "other", "not_before", "unknown")
 SIGHTS: Final = ("unbroken", "gap", "agent_start")
 """Each with the best first."""
 WARNINGS: Final = frozenset({"approval.failed", "approval.outdated", "event.rejected"})
@@ -93,9 +93,9 @@ class _View:
         decisions = [fact for fact in own if fact.kind == "approval.decided"]
         self.decision = decisions[-1] if decisions else None
         self.event = next((fact.event for fact in reversed(own) if fact.event is not None), None)
-        approvers = {fact.approved_by for fact in own if fact.approved_by}
+        approvers = {fact.started_by for fact in own if fact.started_by}
         if any(fact.approved_at for fact in own) and self.started:
-            approvers.add("us")
+            approvers.add("this_vm")
         self.approver = min(approvers, key=lambda word: _rank(APPROVERS, word), default=None)
 
 
@@ -182,7 +182,7 @@ def _approval(views: list[_View]) -> dict[str, Any]:
         if view.decision is not None
     )
     return {
-        "approved_by": by,
+        "started_by": by,
         "approved_at": accepted[0][0] if accepted else None,
         "approved_by_vm": accepted[0][1] if accepted else None,
         "rule": (accepted[0][2] or None) if accepted else None,
@@ -211,12 +211,12 @@ def _felt(views: list[_View]) -> dict[str, Any]:
 def _conflicts(views: list[_View]) -> list[dict[str, Any]]:
     """Where witnesses contradict each other: each value with the VMs that say so."""
     said: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    us = any(view.approver == "us" for view in views)
+    us = any(view.approver == "this_vm" for view in views)
     for view in views:
         if view.closing is not None and view.closing.kind != "ended":
             said["outcome"][view.closing.kind].add(view.last.vm)
-        if view.approver in {"not_us", "time"} and not us:
-            said["approved_by"][view.approver].add(view.last.vm)
+        if view.approver in {"other", "not_before"} and not us:
+            said["started_by"][view.approver].add(view.last.vm)
         if view.event is not None and view.event.event_type:
             said["event_type"][view.event.event_type].add(view.last.vm)
         if view.event is not None and view.event.event_source:

@@ -114,7 +114,7 @@ class Fact:
     first_seen: str | None = None
     notice_seconds: float | None = None
     started_at: str | None = None
-    approved_by: str | None = None
+    started_by: str | None = None
     approved_at: str | None = None
     rule: str | None = None
     attempts: int | None = None
@@ -210,7 +210,7 @@ def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
                 "seen_before": data.text("seen_before"),
                 "notice_seconds": data.number("notice_seconds"),
                 "started_at": time if kind == "started" else None,
-                "approved_by": data.text("approved_by"),
+                "started_by": data.text("started_by"),
             }
         case "approval.decided":
             decision = _Members(data.mapping("decision"))
@@ -235,7 +235,7 @@ def _closing(data: _Members) -> dict[str, Any]:
         "seen_before": account.text("seen_before"),
         "notice_seconds": account.number("notice_seconds"),
         "started_at": account.time("started_at"),
-        "approved_by": account.text("approved_by"),
+        "started_by": account.text("started_by"),
         "approved_at": account.time("approved_at"),
         "rule": account.text("rule"),
         "attempts": account.integer("approval_attempts"),
