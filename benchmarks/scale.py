@@ -1,7 +1,7 @@
 """A thousand VMs of one scale set, with the real decision code and the local broker: `python -m benchmarks.scale`.
 
 Who approves and when; what each VM's poll costs as VMs, events and backlog grow; and the consumer of deploy/consumers
-that reads what all of them sent, takes each record once by `source` and `id`, and joins them into an account per event.
+that reads what all of them sent, takes each record once by `source` and `id`, and joins them into a summary per event.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
 from benchmarks.peers import Peers
 from benchmarks.usage import load_average, usage
-from deploy.consumers.python.accounts.consumer import BATCH, Consumer, Counts, Options
-from deploy.consumers.python.accounts.join import account
-from deploy.consumers.python.accounts.record import read
-from deploy.consumers.python.accounts.store import Store
+from deploy.consumers.python.event_summaries.consumer import BATCH, Consumer, Counts, Options
+from deploy.consumers.python.event_summaries.join import event_summary
+from deploy.consumers.python.event_summaries.record import read
+from deploy.consumers.python.event_summaries.store import Store
 from exporter.agent.delivery import Delivery
 from exporter.config.schema import EventHubsSettings
 from exporter.core.records import Record
@@ -165,15 +165,15 @@ def through_the_broker(vms: int) -> bool:
             f"through the broker: {len(told)} records of {vms} VMs sent in {time.monotonic() - began:.1f} s", flush=True
         )
         destination.close()
-        output = Path(folder) / "accounts.jsonl"
+        output = Path(folder) / "summaries.jsonl"
         counts, cpu, seconds = _consumed(peers.connection_string, output)
-        accounts = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        summaries = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     told_a_second, taken_a_second = len(told) / STORY_SECONDS, counts.received / cpu
     print(f"  the Python consumer: {counts.received} messages in {seconds:.1f} s, {cpu:.1f} s of them CPU", end="")
     print(f" ({taken_a_second:.0f}/s of a core); the fleet told {told_a_second:.0f}/s: ", end="")
     print(f"{taken_a_second / told_a_second:.1f} times what it needs", flush=True)
     of_the_join(told)
-    return _judge(vms, told, counts, accounts) and taken_a_second > told_a_second
+    return _judge(vms, told, counts, summaries) and taken_a_second > told_a_second
 
 
 def _consumed(connection_string: str, output: Path) -> tuple[Counts, float, float]:
@@ -208,7 +208,7 @@ def of_the_join(told: list[Record]) -> None:
             for first in range(0, len(facts), BATCH):
                 store.add(facts[first : first + BATCH])
             for event_id in store.to_tell():
-                account(store.facts(event_id), facts[-1].time, None)
+                event_summary(store.facts(event_id), facts[-1].time, None)
             cpu = time.process_time() - began
             store.close()
             size = sum(map(len, bodies)) / len(bodies) / 1024
@@ -217,16 +217,16 @@ def of_the_join(told: list[Record]) -> None:
             )
 
 
-def _judge(vms: int, told: list[Record], counts: Counts, accounts: list[dict[str, Any]]) -> bool:
+def _judge(vms: int, told: list[Record], counts: Counts, summaries: list[dict[str, Any]]) -> bool:
     about_events = {(record.source, record.id) for record in told if record.data["event"] is not None}
     about_vms = len({(record.source, record.id) for record in told}) - len(about_events)
-    last = accounts[-1]
+    last = summaries[-1]
     print(f"  received {counts.received}, of them copies {counts.copies}; ", end="")
     print(f"missing {len(about_events) - counts.new}; about VMs {counts.about_vms.total()} (sent {about_vms})")
-    print(f"  one account in {len(accounts)} lines: {last['records']} records of {len(last['told_by'])} VMs, ", end="")
+    print(f"  one summary in {len(summaries)} lines: {last['records']} records of {len(last['reported_by'])} VMs, ", end="")
     print(f"{last['outcome']}, approved by {last['approved_by_vm']}, conflicts {last['conflicts']}")
-    whole = counts.new == last["records"] == len(about_events) and last["told_by"] == last["named"]
-    return whole and len(last["named"]) == vms and last["outcome"] == "completed" and not counts.skipped
+    whole = counts.new == last["records"] == len(about_events) and last["reported_by"] == last["resources"]
+    return whole and len(last["resources"]) == vms and last["outcome"] == "completed" and not counts.skipped
 
 
 def _open_enough() -> None:

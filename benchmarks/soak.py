@@ -106,7 +106,7 @@ class Seen:
             self.kinds[found["event"]] += 1
         elif found.get("event") == weighed.WEIGHED:
             self.weighed.append(found)
-        elif found.get("event") in ("agent.broke", "outbox.dropped", "record.parked"):
+        elif found.get("event") in ("agent.unexpected_error", "outbox.dropped", "record.parked"):
             self.errors.append(str(found)[:300])
 
 

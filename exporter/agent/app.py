@@ -251,7 +251,7 @@ class App:
             try:
                 wait = self._agent.tick()
             except Exception as error:  # one of the two loops that catch broadly: logged, and continued
-                self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
+                self._log.error("agent.unexpected_error", error=f"{type(error).__name__}: {error}")
                 wait = self._settings.source.poll_interval
             self._passed.set()
             self._notifier.alive()
@@ -287,7 +287,7 @@ class App:
             ends.append(self._event_files.stop)
         for ended in wait([DaemonCall(end, "end") for end in ends], STOP_SECONDS).done:
             if (error := ended.exception()) is not None:
-                self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
+                self._log.error("agent.unexpected_error", error=f"{type(error).__name__}: {error}")
         self._outbox.close()
         self._client.close()
         self._identity_client.close()

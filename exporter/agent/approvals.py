@@ -284,7 +284,7 @@ class Approvals:
             return error
         # A bug in the client must not keep the event from being tried again.
         event_id, sentence = tracked.event.event_id, f"{type(error).__name__}: {error}"[:300]
-        self._log.error("approval.broke", event_id=event_id, **self._about(tracked), error=sentence)
+        self._log.error("approval.unexpected_error", event_id=event_id, **self._about(tracked), error=sentence)
         return Failure("other", type(error).__name__)
 
     def _about(self, tracked: Tracked) -> dict[str, str]:

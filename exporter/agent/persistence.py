@@ -87,7 +87,7 @@ class StatePersistence:
         try:
             stored, vm_id = self._store.load(), identity.vm.id
             if stored is not None and vm_id and stored.vm_id and not alike(stored.vm_id, vm_id):
-                self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=stored.vm_id)
+                self._log.warn("outbox.wrong_vm", vm_id=vm_id, was=stored.vm_id)
                 self._store.renew("other-vm")
                 stored = None
             known = vm_id or identity.confirmed or waited >= OWNER_SECONDS
@@ -111,7 +111,7 @@ class StatePersistence:
         Returns whether it was. `boot_id` is of this boot, empty where the state has not noted it yet."""
         if not (vm_id and self.state.vm_id) or alike(vm_id, self.state.vm_id):
             return False
-        self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=self.state.vm_id)
+        self._log.warn("outbox.wrong_vm", vm_id=vm_id, was=self.state.vm_id)
         self._take_unsaved()
         self.state = fresh_state(self.state, now, boot_id)
         try:

@@ -22,15 +22,15 @@ RESET_DOCUMENTS: Final = 3
 """After `DocumentIncarnation` went down nothing is approved for this many seconds or this many documents, whichever
 comes first: another server behind the same address, or a restarted one, may show events that are over."""
 ANOMALIES: Final[Mapping[str, str]] = {
-    "number-restarted": "The document's number went down: the service was switched off in between, or moved",
-    "number-skipped": "The document's number went up by more than one: a change was not seen",
-    "content-without-number": "The document changed without a new number",
-    "number-without-content": "The document has a new number and the same content",
+    "incarnation-restarted": "The document's number went down: the service was switched off in between, or moved",
+    "incarnation-skipped": "The document's number went up by more than one: a change was not seen",
+    "changed-without-incarnation": "The document changed without a new number",
+    "incarnation-without-change": "The document has a new number and the same content",
     "slow-first-answer": "The first answer took long: Azure was switching the service on for this VM",
-    "switch-off-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
+    "idle-deactivation-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
 }
 """Anomalies of the source, as published, and what the record of each says."""
-EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
+EVERYDAY: Final = frozenset({"incarnation-skipped", "incarnation-without-change"})
 """Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
 
 
@@ -88,11 +88,11 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
         unseen.append("gap")
     step = document.incarnation - state.document.incarnation
     if step < 0:
-        unseen.append("number-restarted")
+        unseen.append("incarnation-restarted")
     elif step > 1:
-        unseen.append("number-skipped")
+        unseen.append("incarnation-skipped")
     elif step == 0:
-        unseen.append("number-unchanged")
+        unseen.append("incarnation-unchanged")
     gap, passed = max(wall, mono or 0.0, 0.0), 0.0
     if mono is not None and (steady or (gap <= AGREEING_SECONDS and same(document, state.document))):
         passed = max(0.0, min(mono, wall))
@@ -133,12 +133,12 @@ def anomaly_of(state: State, document: Document) -> str:
     step = document.incarnation - state.document.incarnation
     unchanged = _same_content(document, state.document)
     if step < 0:
-        return "number-restarted"
+        return "incarnation-restarted"
     if step == 0:
-        return "" if unchanged else "content-without-number"
+        return "" if unchanged else "changed-without-incarnation"
     if step > 1:
-        return "number-skipped"
-    return "number-without-content" if unchanged else ""
+        return "incarnation-skipped"
+    return "incarnation-without-change" if unchanged else ""
 
 
 def gap_reasons(continuity: Continuity) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ MALFORMED: Final = "malformed"
 PENDING_INTERRUPTIONS: Final = 100
 INTERRUPTION_RECORDS_AN_HOUR: Final = 20
 """One limit for interruptions with an event and one for those without. A starved machine stalls several times a second,
-for days: the histogram counts all of them, and the accounts of the events include them."""
+for days: the histogram counts all of them, and the summaries of the events include them."""
 _HOUR: Final = 3600.0
 
 
@@ -268,7 +268,7 @@ class _Cycle:
             self._record_anomaly("slow-first-answer")
         self.record_outage()  # it may have become old enough while this very document was waited for
         self._source_recovered()
-        # The interruptions of an event that ends with this document belong in its account.
+        # The interruptions of an event that ends with this document belong in its summary.
         self._attribute((*self._process.pending, *observed.interruptions))
         step = advance(
             self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
@@ -433,7 +433,7 @@ class _Cycle:
             outage = replace(outage, recorded=True)
             self._become(replace(self._state, outage=outage))
         if not outage.warned and lasted >= continuity.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
-            self._record_anomaly("switch-off-near")
+            self._record_anomaly("idle-deactivation-near")
             self._become(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
@@ -474,7 +474,7 @@ class _Cycle:
         if tracked is None and failing and seconds > 0:
             unexplained = (*self._process.unexplained, interruption)
             self._remember(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
-        closed = tracked is not None and tracked.closed is not None  # its account is already published
+        closed = tracked is not None and tracked.closed is not None  # its summary is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
         self._facts.append(facts.InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))

@@ -72,7 +72,7 @@ def advance(
     continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
-        _warming(state, document, now, again=anomaly == "number-restarted"),
+        _warming(state, document, now, again=anomaly == "incarnation-restarted"),
         last_good=now,
         observed_seconds=continuity.observed_seconds,
         document_rejected="",

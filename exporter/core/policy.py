@@ -36,7 +36,7 @@ class Coordination(StrEnum):
 class Presence(StrEnum):
     """Whether there is a file at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT.
 
-    UNTRUSTED: an account that is no administrator may decide what is there. It holds as UNKNOWN does.
+    UNTRUSTED: a summary that is no administrator may decide what is there. It holds as UNKNOWN does.
     """
 
     PRESENT = "present"

@@ -107,7 +107,7 @@ class RecordFactory(Struct, frozen=True):
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
-        """The record of one transition of an event; that of a closing one holds the account."""
+        """The record of one transition of an event; that of a closing one holds the summary."""
         tracked = transition.tracked
         data: dict[str, Any] = {"gap_seconds": rounded(transition.gap)}
         if transition.first_sight:
@@ -131,7 +131,7 @@ class RecordFactory(Struct, frozen=True):
                 data["replaced_by"] = transition.replaced_by
             if "restart" in transition.unseen and self.evidence:
                 data["evidence"] = dict(self.evidence)
-            data["account"] = account(tracked, transition.unseen, told=transition.told, watching=self.watching)
+            data["summary"] = event_summary(tracked, transition.unseen, told=transition.told, watching=self.watching)
         return self.about_event(
             state, tracked, transition.kind.value, severity(transition), sentence(transition, self.vm.name), data
         )
@@ -259,7 +259,7 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
     }
 
 
-def account(
+def event_summary(
     tracked: Tracked, unseen: tuple[str, ...] = (), *, told: Tracked | None = None, watching: bool = True
 ) -> dict[str, Any]:
     """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known".
@@ -281,9 +281,9 @@ def account(
         "rule": tracked.approval.rule or None,
         "approval_attempts": tracked.approval.attempts,
         "approval_failures": [{"reason": each, "count": n} for each, n in tracked.approval.failures.items()],
-        "waited_seconds": rounded(tracked.waited_seconds),
+        "scheduled_duration_seconds": rounded(tracked.scheduled_duration_seconds),
         "started_at": optional_timestamp(tracked.started_at),
-        "started_seconds": rounded(tracked.started_seconds),
+        "started_duration_seconds": rounded(tracked.started_duration_seconds),
         "gone_at": timestamp(tracked.closed.wall) if tracked.closed else None,
         "outcome": tracked.outcome.value if tracked.outcome else None,
         "last_status": last.phase.value if last.phase is not Phase.UNKNOWN else None,

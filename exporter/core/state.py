@@ -249,12 +249,12 @@ class Tracked(Stored, frozen=True):
         return self.started.wall if self.started else None
 
     @property
-    def waited_seconds(self) -> float | None:
+    def scheduled_duration_seconds(self) -> float | None:
         """Seconds from when it was first seen until it was seen Started."""
         return self.started.since(self.first_seen) if self.started else None
 
     @property
-    def started_seconds(self) -> float | None:
+    def started_duration_seconds(self) -> float | None:
         """Seconds from when it was seen Started until it was gone."""
         return self.closed.since(self.started) if self.started and self.closed else None
 
@@ -267,7 +267,7 @@ class Tracked(Stored, frozen=True):
 class Outage(Stored, frozen=True):
     """The source has failed from `since`, the beginning of a poll, to `last_failure`, the end of one.
 
-    `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
+    `recorded`: `source.unavailable` was written; `warned`: the anomaly `idle-deactivation-near` was.
     """
 
     since: Instant

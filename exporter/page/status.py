@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from exporter.core.document import alike
 from exporter.core.policy import Presence, in_short
-from exporter.core.record_factory import account
+from exporter.core.record_factory import event_summary
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.scope import EventNow
 from exporter.core.snapshot import HARMLESS, DestinationStatus, Gate, Status, harm
@@ -255,20 +255,20 @@ def _closed(status: Status) -> Value:
         and EventNow(tracked, status.vm.name).ownership is not Whose.THEIRS
     ]
     return {
-        "closed": [_account(tracked) for tracked in closed[::-1][:MAX_CLOSED]],
+        "closed": [_summary(tracked) for tracked in closed[::-1][:MAX_CLOSED]],
         "closed_omitted": max(0, len(closed) - MAX_CLOSED),
     }
 
 
-def _account(tracked: Tracked) -> Value:
+def _summary(tracked: Tracked) -> Value:
     texts = _Texts()
-    summary = account(tracked)
+    summary = event_summary(tracked)
     del summary["unseen"]  # what was not seen is known to the closing record alone
     return {
         "event_id": tracked.event.event_id,
         "event_type": texts.cut("event_type", tracked.event_type),
         "omitted_characters": texts.omitted,
-        "account": summary,
+        "summary": summary,
     }
 
 

@@ -247,8 +247,8 @@ def _rest(document: Json | None) -> str:
 
 
 def _closed(event: Json) -> tuple[Value, ...]:
-    summary = event["account"]
-    notice, lasted = summary["notice_seconds"], summary["started_seconds"]
+    summary = event["summary"]
+    notice, lasted = summary["notice_seconds"], summary["started_duration_seconds"]
     return (
         (_outside(event, "event_type", 40) or "Event", "\n", quoted(event["event_id"], "id soft")),
         (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", _time(summary["gone_at"])),

@@ -1,4 +1,4 @@
-"""Records as a person reads them: a line each, and the account of an event that is over as a few lines below it.
+"""Records as a person reads them: a line each, and the summary of an event that is over as a few lines below it.
 
 No line has more than 100 columns: what is longer goes on below the VM's name, as here.
 
@@ -27,7 +27,7 @@ LABEL_WIDTH: Final = 12
 KIND_WIDTH: Final = 20
 HANG: Final = 25
 """Where a line goes on: below the VM's name."""
-ACCOUNT_INDENT: Final = 4
+SUMMARY_INDENT: Final = 4
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64
 LONGEST_SENTENCE: Final = 400
@@ -49,9 +49,9 @@ _SEEN_BEFORE: Final[Mapping[str, str]] = {
 _UNSEEN: Final[Mapping[str, str]] = {
     "restart": "the agent was not running",
     "gap": "too long between two answers",
-    "number-restarted": "Azure's number of the document started again",
-    "number-skipped": "a document in between was missed",
-    "number-unchanged": "the document changed without a new number",
+    "incarnation-restarted": "Azure's number of the document started again",
+    "incarnation-skipped": "a document in between was missed",
+    "incarnation-unchanged": "the document changed without a new number",
     "unknown-status": "its last status is not known to this version",
     "was-started": "it had been Started before, so it may have run",
     "approved": "it was approved, so it may have run",
@@ -64,17 +64,17 @@ _UNSEEN: Final[Mapping[str, str]] = {
 
 
 def record_lines(record: Record, note: str = "") -> list[str]:
-    """`line` with a note behind it, and for a closing record its account below, on lines of at most 100 columns."""
-    account = record.data.get("account")
+    """`line` with a note behind it, and for a closing record its summary below, on lines of at most 100 columns."""
+    summary = record.data.get("summary")
     first = wrapped(line(record), HANG)
     if note and columns(first[-1]) + 2 + columns(note) <= WIDTH:
         first[-1] += f"  {note}"
     elif note:
         first += wrapped(" " * HANG + note, HANG)
-    if record.kind not in {kind.value for kind in CLOSING} or not isinstance(account, Mapping):
+    if record.kind not in {kind.value for kind in CLOSING} or not isinstance(summary, Mapping):
         return first
     own = record.data.get("affects_self") is not False
-    return first + account_lines(account, record.readable_event, _mapping(record.data.get("evidence")), own=own)
+    return first + summary_lines(summary, record.readable_event, _mapping(record.data.get("evidence")), own=own)
 
 
 def line(record: Record) -> str:
@@ -118,22 +118,22 @@ def _changes(changed: Mapping[str, Any]) -> str:
     return f" ({'; '.join(changes)})" if changes else ""
 
 
-# --- the account of an event that is over -----------------------------------------------------------------------------
+# --- the summary of an event that is over -----------------------------------------------------------------------------
 
 
-def account_lines(
-    account: Mapping[str, Any],
+def summary_lines(
+    summary: Mapping[str, Any],
     event: Mapping[str, Any] | None = None,
     evidence: Mapping[str, Any] | None = None,
     *,
     own: bool = True,
 ) -> list[str]:
-    """The `account` of a closing record as labelled lines. Any missing part is "not known".
+    """The `summary` of a closing record as labelled lines. Any missing part is "not known".
 
     `event` and `evidence` are those of the same record. `own` is False for an event of other VMs, whose interruption
     this VM can't have observed.
     """
-    checked = _checked(account)
+    checked = _checked(summary)
     azure = _mapping(event)
     rows = [
         ("Azure said", clean(azure.get("Description") or "", LONGEST_SENTENCE)),
@@ -148,14 +148,14 @@ def account_lines(
         ("announced", clean(announced_duration(checked["announced_duration_seconds"]), LONGEST_SENTENCE)),
         ("felt", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
     ]
-    lines = (f"{' ' * ACCOUNT_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows if text)
-    return [part for labelled in lines for part in wrapped(labelled, ACCOUNT_INDENT + LABEL_WIDTH + 1)]
+    lines = (f"{' ' * SUMMARY_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows if text)
+    return [part for labelled in lines for part in wrapped(labelled, SUMMARY_INDENT + LABEL_WIDTH + 1)]
 
 
 _SPANS: Final = (
     "documented_minimum_notice_seconds",
-    "waited_seconds",
-    "started_seconds",
+    "scheduled_duration_seconds",
+    "started_duration_seconds",
     "gap_seconds",
     "interruption_seconds",
     "interruption_longest_seconds",
@@ -174,16 +174,16 @@ _TEXTS: Final = (
 )
 
 
-def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
-    """The account with every key and its right type; anything else becomes None, or 0 for a count."""
-    checked: dict[str, Any] = {name: _number(account.get(name)) for name in ("notice_seconds", *_SPANS)}
+def _checked(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary with every key and its right type; anything else becomes None, or 0 for a count."""
+    checked: dict[str, Any] = {name: _number(summary.get(name)) for name in ("notice_seconds", *_SPANS)}
     checked |= {name: None for name in _SPANS if (checked[name] or 0) < 0}
-    checked |= {name: int(_number(account.get(name)) or 0) for name in _COUNTS}
-    checked |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
-    approver = account.get("started_by")
-    duration = _number(account.get("announced_duration_seconds"))
-    unseen = account.get("unseen")
-    observed = _number(account.get("interruptions_observed"))
+    checked |= {name: int(_number(summary.get(name)) or 0) for name in _COUNTS}
+    checked |= {name: clean(summary[name], LONGEST_WORD) if summary.get(name) else None for name in _TEXTS}
+    approver = summary.get("started_by")
+    duration = _number(summary.get("announced_duration_seconds"))
+    unseen = summary.get("unseen")
+    observed = _number(summary.get("interruptions_observed"))
     return checked | {
         "started_by": approver if approver in list(StartedBy) else None,
         "announced_duration_seconds": None if duration is None else int(duration),
@@ -193,62 +193,62 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _first_seen(account: Mapping[str, Any]) -> str:
-    how = _SEEN_BEFORE.get(account["seen_before"] or "")
-    return _instant(account["first_seen"]) + (f", {how}" if how else "")
+def _first_seen(summary: Mapping[str, Any]) -> str:
+    how = _SEEN_BEFORE.get(summary["seen_before"] or "")
+    return _instant(summary["first_seen"]) + (f", {how}" if how else "")
 
 
-def _notice(account: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    least = account["documented_minimum_notice_seconds"]
+def _notice(summary: Mapping[str, Any], event: Mapping[str, Any]) -> str:
+    least = summary["documented_minimum_notice_seconds"]
     documented = f"Azure documents at least {_span(least)}" if least else "no minimum is documented"
     if event.get("EventType"):
         documented += f" for {clean(event['EventType'], LONGEST_WORD)}"
-    notice = account["notice_seconds"]
+    notice = summary["notice_seconds"]
     if notice is None:
         return f"none seen ({documented})"
     return f"{_span(max(0.0, notice))} ({documented})"
 
 
-def _approved(account: Mapping[str, Any]) -> str:
-    text = clean(approver_text(account), LONGEST_SENTENCE)
-    if account["approved_at"]:
-        text += f", at {_instant(account['approved_at'])}"
-    attempts = account["approval_attempts"]
-    if attempts > 1 or (attempts and not account["approved_at"]):
+def _approved(summary: Mapping[str, Any]) -> str:
+    text = clean(approver_text(summary), LONGEST_SENTENCE)
+    if summary["approved_at"]:
+        text += f", at {_instant(summary['approved_at'])}"
+    attempts = summary["approval_attempts"]
+    if attempts > 1 or (attempts and not summary["approved_at"]):
         text += f", {attempts} sent"
     return text
 
 
-def _started(account: Mapping[str, Any]) -> str:
-    if not account["started_at"]:
+def _started(summary: Mapping[str, Any]) -> str:
+    if not summary["started_at"]:
         return "not seen"
-    if account["started_at"] == account["first_seen"]:
-        return f"{_instant(account['started_at'])}, at first sight"
-    waited = account["waited_seconds"]
+    if summary["started_at"] == summary["first_seen"]:
+        return f"{_instant(summary['started_at'])}, at first sight"
+    waited = summary["scheduled_duration_seconds"]
     after = f", {_span(waited)} after the first sight" if waited is not None else ""
-    return _instant(account["started_at"]) + after
+    return _instant(summary["started_at"]) + after
 
 
-def _gone(account: Mapping[str, Any]) -> str:
-    lasted = account["started_seconds"]
+def _gone(summary: Mapping[str, Any]) -> str:
+    lasted = summary["started_duration_seconds"]
     after = f", {_span(lasted)} after it had started" if lasted is not None else ""
-    return f"{_instant(account['gone_at'])}{after}: {account['outcome'] or UNKNOWN}{_last_told(account)}"
+    return f"{_instant(summary['gone_at'])}{after}: {summary['outcome'] or UNKNOWN}{_last_told(summary)}"
 
 
-def _last_told(account: Mapping[str, Any]) -> str:
+def _last_told(summary: Mapping[str, Any]) -> str:
     """What was last known of an event that did not run to its end before our eyes."""
-    if account["outcome"] == Kind.COMPLETED or not account["last_status"]:
+    if summary["outcome"] == Kind.COMPLETED or not summary["last_status"]:
         return ""
-    until = f", not before {_instant(account['last_not_before'])}" if account["last_not_before"] else ""
-    return f" (last {account['last_status']}{until})"
+    until = f", not before {_instant(summary['last_not_before'])}" if summary["last_not_before"] else ""
+    return f" (last {summary['last_status']}{until})"
 
 
 def _unseen(reasons: list[str]) -> str:
     return "; ".join(_UNSEEN.get(reason, clean(reason, LONGEST_WORD)) for reason in reasons[:LONGEST_LIST])
 
 
-def _updates(account: Mapping[str, Any]) -> str:
-    updates, late = account["updates"], account["updates_while_started"]
+def _updates(summary: Mapping[str, Any]) -> str:
+    updates, late = summary["updates"], summary["updates_while_started"]
     if not updates:
         return ""
     return counted(updates, "time") + (f", {late} of them while Started" if late else "")
@@ -338,18 +338,18 @@ def starter_text(started_by: str | None, rule: str = "") -> str:
             return UNKNOWN
 
 
-def approver_text(account: Mapping[str, Any]) -> str:
+def approver_text(summary: Mapping[str, Any]) -> str:
     """Return what started or approved a closed event."""
-    if account["started_at"] is None and account["approved_at"] is None:
+    if summary["started_at"] is None and summary["approved_at"] is None:
         return "no approval observed"
-    if account["started_at"] is None or account["started_by"] == StartedBy.THIS_VM:
-        return starter_text(StartedBy.THIS_VM, account["rule"] or "")
-    return starter_text(account["started_by"])
+    if summary["started_at"] is None or summary["started_by"] == StartedBy.THIS_VM:
+        return starter_text(StartedBy.THIS_VM, summary["rule"] or "")
+    return starter_text(summary["started_by"])
 
 
-def observed_interruption(account: Mapping[str, Any]) -> str:
+def observed_interruption(summary: Mapping[str, Any]) -> str:
     """How long this VM was interrupted, as observed. Never 0: what is too short is not observed."""
-    count, total = account["interruptions_observed"], account["interruption_seconds"]
+    count, total = summary["interruptions_observed"], summary["interruption_seconds"]
     if count is None:
         return "not watched"
     if not count or total is None:
@@ -357,8 +357,8 @@ def observed_interruption(account: Mapping[str, Any]) -> str:
     elif count == 1:
         words = span(total)
     else:
-        words = f"{span(total)} in {count} pieces, the longest {span(account['interruption_longest_seconds'])}"
-    if account["gaps"]:
-        gap = account["gap_seconds"]
+        words = f"{span(total)} in {count} pieces, the longest {span(summary['interruption_longest_seconds'])}"
+    if summary["gaps"]:
+        gap = summary["gap_seconds"]
         words += "; not watched for " + ("a time that is not known" if gap is None else span(gap))
     return words

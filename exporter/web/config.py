@@ -79,8 +79,8 @@ class WebConfig:
             self._failed_at = self._clock()
             return
         self.current = settings
-        self._log.info("web.config_read_again", file=str(self.path))
-        self._log.recovered("web.config", "web.config_mended", file=str(self.path))
+        self._log.info("web.config_reloaded", file=str(self.path))
+        self._log.recovered("web.config", "web.config_recovered", file=str(self.path))
         self._failed_at = None
 
     def _read(self) -> tuple[WebSettings | None, list[str]]:

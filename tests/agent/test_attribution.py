@@ -51,9 +51,9 @@ def counted(world: World, kind: InterruptionKind, attributed: bool) -> tuple[flo
     return world.value(f"{name}_count", **labels) or 0.0, world.value(f"{name}_sum", **labels) or 0.0
 
 
-def account(world: World) -> dict[str, Any]:
+def summary(world: World) -> dict[str, Any]:
     (record,) = world.records("completed")
-    found: dict[str, Any] = record.data["account"]
+    found: dict[str, Any] = record.data["summary"]
     return found
 
 
@@ -95,19 +95,19 @@ def test_sum_longest_and_announced_stand_side_by_side(world: World) -> None:
     assert counted(world, STEP, False) == (0, 0)
 
 
-def test_what_was_felt_before_the_end_is_in_the_account(world: World) -> None:
+def test_what_was_felt_before_the_end_is_in_the_summary(world: World) -> None:
     """Noticed between the last document with the event and the first without: recorded before the closing record."""
     starts(world)
     notice(world, 4.2, STEP)
     world.see(document(4))
     kinds = world.kinds()
     assert kinds.index("interruption.observed") < kinds.index("completed")
-    assert account(world)["interruption_seconds"] == 4.2
-    assert account(world)["interruption_longest_seconds"] == 4.2
+    assert summary(world)["interruption_seconds"] == 4.2
+    assert summary(world)["interruption_longest_seconds"] == 4.2
 
 
 @pytest.mark.parametrize("kind", list(InterruptionKind))
-def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_account(
+def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_summary(
     world: World, kind: InterruptionKind
 ) -> None:
     """The observer is asked after the document was read and before the event is closed."""
@@ -116,7 +116,7 @@ def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_account(
     world.see(document(4))
     kinds = world.kinds()
     assert kinds.index("interruption.observed") < kinds.index("completed")
-    assert account(world)["interruption_seconds"] == 4.2
+    assert summary(world)["interruption_seconds"] == 4.2
 
 
 def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
@@ -126,7 +126,7 @@ def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
     world.see(document(4), 20)
     notice(world, 5.0, STEP)
     world.live(2)
-    assert account(world)["interruption_seconds"] == 3.0
+    assert summary(world)["interruption_seconds"] == 3.0
     late = world.records("interruption.observed")[-1]
     assert late.subject == FREEZE
     assert (late.data["interruption"]["count"], late.data["interruption"]["total_seconds"]) == (2, 8.0)
@@ -140,7 +140,7 @@ def test_none_observed_is_not_zero(world: World) -> None:
     """An event in which nothing was felt has a count of none, and no seconds."""
     starts(world)
     world.see(document(4))
-    found = account(world)
+    found = summary(world)
     assert found["interruptions_observed"] == 0
     assert found["interruption_seconds"] is None
     assert found["interruption_longest_seconds"] is None
@@ -174,7 +174,7 @@ def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(w
     world.live(9)
     world.see(document(3, started(MIGRATION)), 12)
     world.see(document(4), 3)
-    assert (account(world)["interruptions_observed"], account(world)["interruption_seconds"]) == (1, 5.0)
+    assert (summary(world)["interruptions_observed"], summary(world)["interruption_seconds"]) == (1, 5.0)
     assert len(told(world)) == 1
 
 
@@ -246,7 +246,7 @@ def test_a_clock_set_back_during_an_event_is_not_that_events(world: World) -> No
     world.live(1)
     assert told(world)[0]["attributed"] is False
     world.see(document(4))
-    assert account(world)["interruptions_observed"] == 0
+    assert summary(world)["interruptions_observed"] == 0
 
 
 def test_an_event_of_a_neighbour_does_not_interrupt_us(world: World) -> None:
@@ -278,15 +278,15 @@ def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(world: World) 
     assert told(world)[-1]["seconds"] == 0.4
 
 
-def test_an_event_without_end_of_stalls_has_them_all_in_its_account(world: World) -> None:
-    """Twenty an hour are told while it goes on; the account has the rest, and what comes after it is told again."""
+def test_an_event_without_end_of_stalls_has_them_all_in_its_summary(world: World) -> None:
+    """Twenty an hour are told while it goes on; the summary has the rest, and what comes after it is told again."""
     starts(world)
     for _ in range(60):
         notice(world, 0.5)
         world.live(1)
     assert len(told(world)) == INTERRUPTION_RECORDS_AN_HOUR
     world.see(document(4), 2)
-    found = account(world)
+    found = summary(world)
     assert (found["interruptions_observed"], found["interruption_seconds"]) == (60, 30.0)
     notice(world, 1.5)
     world.live(1)

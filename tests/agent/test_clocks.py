@@ -189,15 +189,15 @@ def whole_life(world: World, *steps: float) -> None:
 
 
 @STEPS
-def test_an_account_tells_spans_as_they_were(tmp_path: Path, step: float) -> None:
+def test_a_summary_tells_spans_as_they_were(tmp_path: Path, step: float) -> None:
     """Waiting and lasting are measured by the clock that can't be set, in the record, the timeline and the page."""
     with World(tmp_path, policy(mode="dry-run")) as world:
         world.see(document(1), 5)
         whole_life(world, step, step)
-        account = only(world, "completed")["account"]
-        assert account["waited_seconds"] == pytest.approx(30, abs=1.1)
-        assert account["started_seconds"] == pytest.approx(20, abs=1.1)
-        assert account["gap_seconds"] < 5
+        summary = only(world, "completed")["summary"]
+        assert summary["scheduled_duration_seconds"] == pytest.approx(30, abs=1.1)
+        assert summary["started_duration_seconds"] == pytest.approx(20, abs=1.1)
+        assert summary["gap_seconds"] < 5
         told = "\n".join(record_lines(world.records("completed")[0]))
         assert "-" not in told.split("started")[-1].split("after the first sight")[0].rpartition(",")[2]
         assert "20 s" in page_of(world)
@@ -229,16 +229,16 @@ def test_over_a_restart_and_a_clock_set_back_spans_are_unknown(tmp_path: Path, s
         assert "ago" not in page_of(world).split("EventId")[0].split("Approved by")[0].split("Started")[-1]
         world.see(document(4), 3)
         found = only(world, "completed")
-        assert found["account"]["started_seconds"] is None
-        assert found["account"]["gap_seconds"] is None
-        assert found["account"]["waited_seconds"] == pytest.approx(15, abs=0.1)
+        assert found["summary"]["started_duration_seconds"] is None
+        assert found["summary"]["gap_seconds"] is None
+        assert found["summary"]["scheduled_duration_seconds"] == pytest.approx(15, abs=0.1)
         told = "\n".join(record_lines(world.records("completed")[0]))
         assert "not watched for a time that is not known" in told.replace("\n", " ")
         assert "None" not in told
         assert "None" not in page_of(world)
 
 
-def test_over_a_restart_the_wall_clock_is_good_enough_for_an_account(tmp_path: Path) -> None:
+def test_over_a_restart_the_wall_clock_is_good_enough_for_a_summary(tmp_path: Path) -> None:
     """What both processes saw is told, with the gap beside it."""
     with World(tmp_path, policy(mode="dry-run")) as world:
         world.see(document(1), 5)
@@ -246,10 +246,10 @@ def test_over_a_restart_the_wall_clock_is_good_enough_for_an_account(tmp_path: P
         world.restart(100)
         world.live(10)
         world.see(document(3), 3)
-        account = only(world, "completed")["account"]
-        assert account["started_seconds"] == pytest.approx(120, abs=2)
-        assert account["gaps"] == 1
-        assert account["gap_seconds"] == pytest.approx(100, abs=6)
+        summary = only(world, "completed")["summary"]
+        assert summary["started_duration_seconds"] == pytest.approx(120, abs=2)
+        assert summary["gaps"] == 1
+        assert summary["gap_seconds"] == pytest.approx(100, abs=6)
 
 
 # -- histograms
@@ -265,7 +265,7 @@ def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
         world.see(document(1), 5)
         world.see(document(2, started(event())), 10)
         world.see(document(3), 3)
-        count, total = counted(world, "started_seconds")
+        count, total = counted(world, "started_duration_seconds")
         assert count == 1
         assert total == pytest.approx(10, abs=0.1)
 
@@ -280,7 +280,7 @@ def test_a_gap_before_the_start_is_no_matter(tmp_path: Path, before: bool) -> No
         world.see(document(3, started(event())), 10)
         world.see(TIMEOUT, 0.5 if before else 30)
         world.see(document(4), 3)
-        assert counted(world, "started_seconds")[0] == (1 if before else 0)
+        assert counted(world, "started_duration_seconds")[0] == (1 if before else 0)
 
 
 @pytest.mark.parametrize("away", [1.0, 3 * DAY])
@@ -296,7 +296,7 @@ def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: 
         world.live(5)
         world.see(document(3), 3)
         assert len(world.records("completed")) == 1
-        assert counted(world, "started_seconds") == (0, 0)
+        assert counted(world, "started_duration_seconds") == (0, 0)
 
 
 @STEPS

@@ -401,7 +401,7 @@ def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> 
         assert told.data["interruption"]["seconds"] == 5.1
         world.see(document(3), 3)
         (completed,) = world.records("completed")
-        assert completed.data["account"]["interruptions_observed"] == 1
+        assert completed.data["summary"]["interruptions_observed"] == 1
 
 
 def test_a_thousand_events(tmp_path: Path) -> None:

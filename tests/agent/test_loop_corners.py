@@ -106,9 +106,9 @@ def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Pat
         world.live(3)
         world.see(document(4), 3)
         (completed,) = world.records("completed")
-        assert completed.data["account"]["gaps"] == 1
+        assert completed.data["summary"]["gaps"] == 1
         assert world.value("events_closed_total", event_type="Reboot", outcome="completed") == 1
-        assert world.value("started_seconds_count", event_type="Reboot") is None
+        assert world.value("started_duration_seconds_count", event_type="Reboot") is None
 
 
 def test_what_came_and_went_without_the_disk_is_not_recorded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ CLOSING = {"completed", "canceled", "ended"}
 
 
 class Line(RuleBasedStateMachine):
-    """One VM. The test keeps its own account of what a poll could see and what was answered to each POST."""
+    """One VM. The test keeps its own summary of what a poll could see and what was answered to each POST."""
 
     @initialize()
     def begin(self) -> None:

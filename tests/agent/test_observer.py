@@ -337,7 +337,7 @@ FROZEN_SECONDS = 0.5
 
 
 @pytest.mark.linux("stops a process with SIGSTOP")
-def test_what_is_felt_until_the_end_of_its_event_is_in_each_account(tmp_path: Path) -> None:
+def test_what_is_felt_until_the_end_of_its_event_is_in_each_summary(tmp_path: Path) -> None:
     """Of events that are gone when the VM runs again, none closes without the freeze: the poll that finds it gone comes
     before the observer's next tick as often as after it."""
     with MetadataService(load("live-migration")) as service:
@@ -354,8 +354,8 @@ def test_what_is_felt_until_the_end_of_its_event_is_in_each_account(tmp_path: Pa
                 gone = {"DocumentIncarnation": number, "Events": []}
                 stop_and_continue(process.pid, FROZEN_SECONDS, partial(service.set_document, gone))
                 wait_for(partial(equals, freeze + 1, url, "events_closed_total", COMPLETED))
-    accounts = [record.data["account"] for record in outbox(tmp_path) if record.kind == "completed"]
-    felt = [account["interruption_longest_seconds"] or 0.0 for account in accounts]
+    summaries = [record.data["summary"] for record in outbox(tmp_path) if record.kind == "completed"]
+    felt = [summary["interruption_longest_seconds"] or 0.0 for summary in summaries]
     assert len(felt) == FREEZES
     assert [seconds for seconds in felt if seconds < FROZEN_SECONDS - TICK_SECONDS - 0.1] == []
 

@@ -177,7 +177,7 @@ def test_interruption_in_the_same_boot_is_on_disk_and_in_the_summary_without_the
         world.who = VmIdentity(VM)
         world.see(document(3), 3)
         (completed,) = world.records("completed")
-        assert completed.data["account"]["interruptions_observed"] == 1
+        assert completed.data["summary"]["interruptions_observed"] == 1
         assert len(world.records("interruption.observed")) == 1
 
 

@@ -340,7 +340,7 @@ def test_an_approval_that_is_answered_after_the_start_was_ours(tmp_path: Path) -
         world.see(document(3, started(event())), 4)
         world.see(document(4), 2)
         (closed,) = world.records("completed")
-        assert closed.data["account"]["started_by"] == "this_vm"
+        assert closed.data["summary"]["started_by"] == "this_vm"
 
 
 def test_an_answer_for_an_event_that_is_gone_is_noted(tmp_path: Path) -> None:

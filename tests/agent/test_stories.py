@@ -79,8 +79,8 @@ def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_e
         assert told(world) == ["scheduled", "ended"]
         ended = only(world, "ended")
         assert ended.data["unseen"] == ["not-this-vm"]
-        assert ended.data["account"]["unseen"] == ["not-this-vm"]
-        assert ended.data["account"]["outcome"] == "ended"
+        assert ended.data["summary"]["unseen"] == ["not-this-vm"]
+        assert ended.data["summary"]["outcome"] == "ended"
         assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM"
         assert ended.severity == "INFO"
         world.see(document(3, started(event(REBOOT, "Reboot", OTHER)), event(FREEZE)), 2)
@@ -154,7 +154,7 @@ def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_aga
 
 
 def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) -> None:
-    """Its notice, its account and its turn to approve count from then; it is marked as joined."""
+    """Its notice, its summary and its turn to approve count from then; it is marked as joined."""
     with World(tmp_path, policy(takeover_after=20.0)) as world:
         world.live(2)
         world.see(document(2, event(REBOOT, "Reboot", OTHER)), 100)
@@ -175,8 +175,8 @@ def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) 
         world.see(document(5), 2)
         assert told(world) == ["scheduled", "started", "completed"]
         assert counts(world) == (1, 1, 1)
-        account = only(world, "completed").data["account"]
-        assert account["first_seen"] == json.loads(joined.to_json())["time"]
+        summary = only(world, "completed").data["summary"]
+        assert summary["first_seen"] == json.loads(joined.to_json())["time"]
 
 
 def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Pat
         assert counts(world) == (1, 1, 0)
         world.see(document(4), 2)
         assert told(world) == ["started", "completed"]
-        assert only(world, "completed").data["account"]["started_seconds"] == 2
+        assert only(world, "completed").data["summary"]["started_duration_seconds"] == 2
         assert counts(world) == (1, 1, 1)
 
 
@@ -261,8 +261,8 @@ def test_what_is_recorded_and_counted_goes_by_the_last_known_type_and_names(
         (closed,) = world.records(*CLOSING)
         assert closed.data["message"].startswith("Reboot of this VM ")
         assert closed.data["affects_self"] is True
-        assert closed.data["account"]["documented_minimum_notice_seconds"] == 900
-        assert closed.data["account"]["interruptions_observed"] == (began["EventStatus"] == "Started")
+        assert closed.data["summary"]["documented_minimum_notice_seconds"] == 900
+        assert closed.data["summary"]["interruptions_observed"] == (began["EventStatus"] == "Started")
         assert world.value("events_closed_total", event_type="Reboot", outcome=closed.kind) == 1
 
 
@@ -420,8 +420,8 @@ def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
     for record in records:
         if record.kind in kinds:
             data = {name: value for name, value in record.data.items() if name != "gap_seconds"}
-            if "account" in data:
-                data["account"] = {**data["account"], "gaps": None, "gap_seconds": None}
+            if "summary" in data:
+                data["summary"] = {**data["summary"], "gaps": None, "gap_seconds": None}
             found.append((record.kind, record.subject, record.time, record.severity, data))
     return found
 
@@ -470,8 +470,8 @@ def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> 
         lived = outline(world.records())
         assert len(world.source.posts) == 1
         assert outline(replayed(world)) == lived
-        (account,) = (record.data["account"] for record in replayed(world) if record.kind in CLOSING)
-        assert account["started_by"] == ("this_vm" if then == "started" else None)
+        (summary,) = (record.data["summary"] for record in replayed(world) if record.kind in CLOSING)
+        assert summary["started_by"] == ("this_vm" if then == "started" else None)
 
 
 def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
         world.see(document(3, event()), 3)
         world.see(document(3, event(Description="other")), 3)
         lived = outline(world.records())
-        assert [entry[4] for entry in lived if entry[4]] == ["number-restarted", "content-without-number"]
+        assert [entry[4] for entry in lived if entry[4]] == ["incarnation-restarted", "changed-without-incarnation"]
         assert outline(replayed(world)) == lived
 
 
@@ -507,7 +507,7 @@ HAPPENINGS: Final = st.one_of(
 
 
 class Telling:
-    """One agent, its recording, and the test's own account of what is open: told or counted, and not yet over."""
+    """One agent, its recording, and the test's own summary of what is open: told or counted, and not yet over."""
 
     def __init__(self, folder: Path, name: str, all_events: bool) -> None:
         self.world = World(folder, policy("dry-run"), vm=called(name), all_events=all_events, recording=folder / "rec")

@@ -198,9 +198,9 @@ def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str
         world.see(document(4), 2)
         (closed,) = world.records("canceled", "completed")
         assert closed.kind == ("canceled" if outcome == "canceled" else "completed")
-        assert closed.data["account"]["approval_attempts"] == 0
-        assert closed.data["account"]["approval_failures"] == []
-        assert closed.data["account"]["started_by"] == ("other" if outcome == "started" else None)
+        assert closed.data["summary"]["approval_attempts"] == 0
+        assert closed.data["summary"]["approval_failures"] == []
+        assert closed.data["summary"]["started_by"] == ("other" if outcome == "started" else None)
 
 
 def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_p
         world.see(document(3), 5)
         (closed,) = world.records("canceled", "ended")
         assert closed.kind == "canceled"
-        assert closed.data["account"]["approval_attempts"] == 0
+        assert closed.data["summary"]["approval_attempts"] == 0
 
 
 def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
         world.see(document(3), 5)
         (closed,) = world.records("canceled", "ended")
         assert closed.kind == "ended"
-        assert closed.data["account"]["approval_attempts"] == 1
+        assert closed.data["summary"]["approval_attempts"] == 1
 
 
 @pytest.mark.parametrize(("status", "doubtful"), [(400, False), (404, False), (429, False), (500, True), (503, True)])
@@ -347,6 +347,6 @@ def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) ->
         assert sum(" id=" in line for line in lines) == len(failed)
         world.see(document(3), 2)
         (closed,) = world.records("ended")
-        counts = {each["reason"]: each["count"] for each in closed.data["account"]["approval_failures"]}
+        counts = {each["reason"]: each["count"] for each in closed.data["summary"]["approval_failures"]}
         assert sum(counts.values()) == attempts
         assert set(counts) == {"status-400", "server-error"}

@@ -15,7 +15,7 @@ import pytest
 from cloudevents.core.bindings.amqp import AMQPMessage, from_amqp_event
 from msgspec.structs import replace
 
-from deploy.consumers.python.accounts.consumer import body_of
+from deploy.consumers.python.event_summaries.consumer import body_of
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, Vm
 from exporter.core.state import State

@@ -15,7 +15,7 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
-from deploy.consumers.python.accounts.record import Fact, Unreadable, read
+from deploy.consumers.python.event_summaries.record import Fact, Unreadable, read
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import producer, send
@@ -30,7 +30,7 @@ OUTCOMES: Final = {"completed", "canceled", "ended"}
 LINE: Final = {"id", "source", "kind", "time", "event_id", "event_type", "vm", "severity", "message"}
 SUMMARY: Final = {
     *("first_seen", "seen_before", "notice_seconds", "documented_minimum_notice_seconds", "started_by", "approved_at"),
-    *("rule", "approval_attempts", "waited_seconds", "started_at", "started_seconds", "gone_at", "last_status"),
+    *("rule", "approval_attempts", "scheduled_duration_seconds", "started_at", "started_duration_seconds", "gone_at", "last_status"),
     *("last_not_before", "unseen", "updates", "updates_while_started", "gaps", "gap_seconds"),
     *("announced_duration_seconds", "interruptions_observed", "interruption_seconds", "interruption_longest_seconds"),
 }
@@ -263,9 +263,9 @@ def test_no_message_gets_past_what_is_checked(tmp_path: Path, events: bool) -> N
     for body, one in zip(bodies, found, strict=True):
         if one["line"] is not None and events:
             line, fact = json.loads(one["line"]), read_by_python(body)
-            assert line.keys() == {"event_id", "event_type", "told_by", "outcome", *SUMMARY}, body[:300]
+            assert line.keys() == {"event_id", "event_type", "reported_by", "outcome", *SUMMARY}, body[:300]
             if not isinstance(fact, str):
-                assert (line["event_id"], whole(line["told_by"]), line["outcome"]) == (
+                assert (line["event_id"], whole(line["reported_by"]), line["outcome"]) == (
                     fact.event_id,
                     fact.vm,
                     fact.kind,
@@ -299,4 +299,4 @@ def test_the_consumers_refuse_the_same(tmp_path: Path) -> None:
 def test_a_line_of_an_event_has_the_summarys_members() -> None:
     """Those of the schema that are one value each or words, and `outcome` from the kind."""
     schema = json.loads((ROOT / "exporter" / "schema" / "record.v1.json").read_text("utf-8"))
-    assert {*schema["$defs"]["account"]["properties"]} - {"outcome", "approval_failures"} == SUMMARY
+    assert {*schema["$defs"]["summary"]["properties"]} - {"outcome", "approval_failures"} == SUMMARY

@@ -1,4 +1,4 @@
-"""The join of a fleet's records: one account per event, whoever told it, in whatever order and however often."""
+"""The join of a fleet's records: one summary per event, whoever told it, in whatever order and however often."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.consumers.python.accounts.join import OUTCOMES, account, due
-from deploy.consumers.python.accounts.record import AzureEvent, Fact, Place
+from deploy.consumers.python.event_summaries.join import OUTCOMES, event_summary, due
+from deploy.consumers.python.event_summaries.record import AzureEvent, Fact, Place
 from exporter.core.records import Record, timestamp
 from tests.support.core_documents import NOON
-from tests.support.fleet_records import NOW, accounts, told_by_a_fleet
+from tests.support.fleet_records import NOW, summaries, told_by_a_fleet
 
 EVENT: Final = AzureEvent("E-1", "Freeze", "Platform", "Scheduled", "", 5, ("web_0", "web_1"))
 KINDS: Final = (
@@ -63,7 +63,7 @@ def life(vm: str, begin: float = 0.0) -> list[Fact]:
 
 
 def told(facts: Sequence[Fact], give_up: float | None = None, now: str = NOW) -> dict[str, Any]:
-    return account(facts, now, give_up)
+    return event_summary(facts, now, give_up)
 
 
 # -- any order, any number of copies
@@ -105,8 +105,8 @@ def any_fact(draw: st.DrawFn) -> Fact:
         attempts=draw(st.none() | st.integers(0, 3)),
         verdict=draw(st.sampled_from([None, "approve", "hold"])),
         reason=draw(st.sampled_from([None, "no-rule"])),
-        felt_seconds=draw(st.none() | st.integers(-1, 3).map(float)),
-        felt_longest=draw(st.none() | st.integers(0, 3).map(float)),
+        interruption_seconds=draw(st.none() | st.integers(-1, 3).map(float)),
+        interruption_longest_seconds=draw(st.none() | st.integers(0, 3).map(float)),
         watched=draw(st.none() | st.booleans()),
         gone_at=draw(maybe),
         gaps=draw(st.integers(0, 2)),
@@ -121,14 +121,14 @@ FACTS: Final = st.lists(any_fact(), min_size=1, max_size=12, unique_by=lambda on
 
 @given(FACTS, st.randoms(use_true_random=False), st.sampled_from([None, 0.0, 30.0]))
 def test_order_and_copies_change_nothing(facts: list[Fact], chance: random.Random, give_up: float | None) -> None:
-    """The account is one of the set of records, not of the way they came."""
+    """The summary is one of the set of records, not of the way they came."""
     shuffled = facts + chance.choices(facts, k=len(facts))
     chance.shuffle(shuffled)
     assert told(shuffled, give_up) == told(facts, give_up)
 
 
 @given(FACTS)
-def test_any_account_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
+def test_any_summary_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
     """Whatever was told: a state of the four, an outcome exactly when it is over, no record counted twice."""
     found = told(facts, 30.0)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -142,24 +142,24 @@ def test_any_account_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
 def test_who_told_and_who_was_silent_are_all_there_are(facts: list[Fact]) -> None:
     """A VM that Azure names is among those who told, or it is silent; names are compared without case."""
     found = told(facts)
-    heard = {name.lower() for name in found["told_by"]}
-    assert {name.lower() for name in found["named"]} - heard == {name.lower() for name in found["silent"]}
+    heard = {name.lower() for name in found["reported_by"]}
+    assert {name.lower() for name in found["resources"]} - heard == {name.lower() for name in found["not_reported_by"]}
     assert heard == {one.vm.lower() for one in facts}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_real_fleet_gives_one_account_in_any_order(seed: int, tmp_path: Path) -> None:
-    """Four agents tell of two events of all of them: two accounts, each with four witnesses, approved by the leader."""
+def test_a_real_fleet_gives_one_summary_in_any_order(seed: int, tmp_path: Path) -> None:
+    """Four agents tell of two events of all of them: two summaries, each with four witnesses, approved by the leader."""
     bodies = [record.to_json() for record in _real(tmp_path)]
-    expected = accounts(bodies)
+    expected = summaries(bodies)
     chance = random.Random(seed)  # noqa: S311  # an order, no secret
     bodies += chance.choices(bodies, k=20)
     chance.shuffle(bodies)
-    assert accounts(bodies) == expected
+    assert summaries(bodies) == expected
     assert len(expected) == 2
     for found in expected.values():
         assert (found["state"], found["outcome"], found["started_by"]) == ("closed", "completed", "this_vm")
-        assert found["told_by"] == found["named"] == ["web_0", "web_1", "web_2", "web_3"]
+        assert found["reported_by"] == found["resources"] == ["web_0", "web_1", "web_2", "web_3"]
         assert (found["approved_by_vm"], found["rule"], found["conflicts"]) == ("web_0", "user-initiated", [])
         assert found["decisions"] == {"approve": 1, "hold: not-leader": 3}
 
@@ -181,8 +181,8 @@ def test_the_first_sight_is_the_earliest_of_all() -> None:
 def test_a_witness_is_enough_where_the_vm_itself_is_silent() -> None:
     """A VM that lost its disk tells nothing; its neighbour with scope=all does."""
     found = told(life("neighbour"))
-    assert (found["state"], found["outcome"], found["told_by"]) == ("closed", "completed", ["neighbour"])
-    assert found["silent"] == ["web_0", "web_1"]
+    assert (found["state"], found["outcome"], found["reported_by"]) == ("closed", "completed", ["neighbour"])
+    assert found["not_reported_by"] == ["web_0", "web_1"]
 
 
 def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
@@ -201,7 +201,7 @@ def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
 
 
 def test_not_seen_is_no_contradiction() -> None:
-    """`ended` says that a witness does not know; a late one that does know revises the account."""
+    """`ended` says that a witness does not know; a late one that does know revises the summary."""
     blind = [fact("scheduled", 0, "web_1"), closing("ended", 500, "web_1", unseen=("restart",))]
     alone = told(blind)
     assert (alone["state"], alone["outcome"], alone["unseen"]) == ("closed", "ended", ["restart"])
@@ -243,8 +243,8 @@ def test_who_let_it_start_can_be_in_conflict() -> None:
 
 def test_what_each_vm_felt_is_the_most_it_told() -> None:
     """Zero is not the same as nobody watched: a VM that watched and felt nothing is there with null."""
-    felt = [fact("interruption.observed", 101, felt_seconds=2.0, felt_longest=2.0)]
-    felt += [fact("interruption.observed", 104, felt_seconds=5.5, felt_longest=3.5)]
+    felt = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
+    felt += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
     found = told([*life("web_0"), *life("web_1"), *felt, *life("neighbour")])
     assert found["interruption_seconds"] == {"web_0": 5.5, "web_1": None}
     assert found["interruption_longest_seconds"] == 3.5
@@ -273,7 +273,7 @@ def test_what_azure_said_last_is_shown_with_all_that_it_ever_named() -> None:
     """A VM that an update dropped was named all the same."""
     later = replace(EVENT, resources=("web_1",), status="Started")
     found = told([fact("scheduled", 0), fact("updated", 5, event=later)])
-    assert (found["event_status"], found["named"]) == ("Started", ["web_0", "web_1"])
+    assert (found["event_status"], found["resources"]) == ("Started", ["web_0", "web_1"])
 
 
 def test_an_approval_that_went_wrong_is_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""The page about consumers: its commands run, and it explains every member of an account."""
+"""The page about consumers: its commands run, and it explains every member of a summary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 
 import pytest
 
-from deploy.consumers.python.accounts.__main__ import VARIABLE
+from deploy.consumers.python.event_summaries.__main__ import VARIABLE
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.documentation import ROOT, blocks
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, accounts, recorded
+from tests.support.fleet_records import HUB, summaries, recorded
 from tests.support.javascript_consumer import installed
 from tests.support.node import node_binary, node_environment
 from tests.support.peers import need
@@ -34,7 +34,7 @@ _collected = pytest.fixture(autouse=True)(collected)
 @pytest.mark.parametrize("language", ["python", "javascript"])
 def test_the_commands_of_the_page_run(language: str, broker: Broker, tmp_path: Path) -> None:
     """In the folder of each consumer, as a team takes it, with records of every kind in the hub."""
-    program = "python -m accounts" if language == "python" else "node consume.mjs"
+    program = "python -m event_summaries" if language == "python" else "node consume.mjs"
     (block,) = [found for found in blocks(PAGE) if found.text.startswith(program)]
     asyncio.run(_deliver(broker))
     folder = tmp_path / language
@@ -51,7 +51,7 @@ def test_the_commands_of_the_page_run(language: str, broker: Broker, tmp_path: P
     assert done.returncode == 0, done.stderr
     printed = done.stdout.decode().splitlines()
     if language == "python":
-        expected = accounts(recorded())
+        expected = summaries(recorded())
         assert sorted(json.loads(line)["outcome"] or "" for line in printed) == sorted(
             one["outcome"] or "" for one in expected.values()
         )
@@ -64,11 +64,11 @@ async def _deliver(broker: Broker) -> None:
         await send(client, [event(body.decode()) for body in recorded()])
 
 
-def test_every_member_of_an_account_is_explained() -> None:
+def test_every_member_of_a_summary_is_explained() -> None:
     """Once, and no other."""
-    table = PAGE.read_text(encoding="utf-8").partition("<!-- account -->")[2].partition("<!-- /account -->")[0]
+    table = PAGE.read_text(encoding="utf-8").partition("<!-- summary -->")[2].partition("<!-- /summary -->")[0]
     explained = [
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
     ]
-    (found, *_) = accounts(recorded()).values()
+    (found, *_) = summaries(recorded()).values()
     assert sorted(explained) == sorted(found)

@@ -18,14 +18,14 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
-from deploy.consumers.python.accounts.consumer import Consumer, Options
-from deploy.consumers.python.accounts.join import account
-from deploy.consumers.python.accounts.record import Unreadable, read
-from deploy.consumers.python.accounts.store import Store
+from deploy.consumers.python.event_summaries.consumer import Consumer, Options
+from deploy.consumers.python.event_summaries.join import event_summary
+from deploy.consumers.python.event_summaries.record import Unreadable, read
+from deploy.consumers.python.event_summaries.store import Store
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, accounts, last_lines, recorded
+from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, summaries, last_lines, recorded
 from tests.support.hostile_messages import hostile, mutants
 from tests.support.peers import until
 
@@ -45,7 +45,7 @@ def fleet(tmp_path: Path, broker: Broker) -> Iterator[SendingFleet]:
 
 def started(broker: Broker, state: Path, output: IO[str], *flags: str) -> subprocess.Popen[str]:
     environment = {"PATH": os.environ["PATH"], "EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)}
-    command = [sys.executable, "-m", "accounts", "--state", str(state), *flags]
+    command = [sys.executable, "-m", "event_summaries", "--state", str(state), *flags]
     return subprocess.Popen(command, cwd=FOLDER, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
 
 
@@ -65,9 +65,9 @@ def deliver(broker: Broker, bodies: Sequence[bytes | str]) -> None:
     asyncio.run(sending())
 
 
-def test_a_fleet_becomes_one_account_per_event_over_a_kill(tmp_path: Path, broker: Broker, fleet: SendingFleet) -> None:
-    """Killed while the second half arrives and started again: each record joined once, every account as it must be."""
-    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+def test_a_fleet_becomes_one_summary_per_event_over_a_kill(tmp_path: Path, broker: Broker, fleet: SendingFleet) -> None:
+    """Killed while the second half arrives and started again: each record joined once, every summary as it must be."""
+    state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
         fleet.run(5)
         first = started(broker, state, output)
@@ -78,7 +78,7 @@ def test_a_fleet_becomes_one_account_per_event_over_a_kill(tmp_path: Path, broke
         first.communicate(timeout=60)
         fleet.run(6)
         counts = finished(started(broker, state, output, "--once"))
-    expected = accounts([record.to_json() for record in fleet.records()])
+    expected = summaries([record.to_json() for record in fleet.records()])
     found = last_lines(path.read_text())
     assert found == expected
     assert [one["outcome"] for one in found.values()] == ["completed", "completed"]
@@ -101,14 +101,14 @@ def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Br
     ]
     for bodies in (bad[:-1], good, bad[-1:]):
         deliver(broker, bodies)
-    path = tmp_path / "accounts.jsonl"
+    path = tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
-        counts = finished(started(broker, tmp_path / "accounts.db", output, "--once"))
+        counts = finished(started(broker, tmp_path / "summaries.db", output, "--once"))
     assert counts["skipped"] == {
         "not-json": 2, "wrong-type": 1, "unknown-kind": 1, "other-version": 1, "other-producer": 1,
     }  # fmt: skip
     assert counts["received"] == len(good) + len(bad)
-    assert last_lines(path.read_text()) == accounts(good)
+    assert last_lines(path.read_text()) == summaries(good)
 
 
 def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None:
@@ -124,20 +124,20 @@ def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None
             await send(client, [EventData(body) for body in recorded()])
 
     asyncio.run(sending())
-    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+    state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
         counts = finished(started(broker, state, output, "--once"))
         assert finished(started(broker, state, output, "--once"))["received"] == 0
     assert counts["received"] == len(bad) + len(recorded()) + 2
     assert set(counts["skipped"]) == {"not-json", "wrong-type"}
     found = last_lines(path.read_text())
-    assert found.items() >= accounts(recorded()).items()
+    assert found.items() >= summaries(recorded()).items()
     assert "stolen" not in json.dumps(list(found))
 
 
 def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
-    """Of hostile messages and 3,000 mutants of records, each is refused with a reason, or has an account."""
-    store = Store(tmp_path / "accounts.db")
+    """Of hostile messages and 3,000 mutants of records, each is refused with a reason, or has a summary."""
+    store = Store(tmp_path / "summaries.db")
     kept = Counter[str]()
     for body in (*hostile().values(), *mutants(3_000)):
         try:
@@ -148,7 +148,7 @@ def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
         kept["read"] += 1
         if fact.event_id is not None:
             store.add([fact])
-            found = account(store.facts(fact.event_id), NOW, 86_400.0)
+            found = event_summary(store.facts(fact.event_id), NOW, 86_400.0)
             assert found["event_id"] == fact.event_id
             json.loads(json.dumps(found, allow_nan=False))
     store.close()
@@ -157,19 +157,19 @@ def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
 
 
 def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broker) -> None:
-    """It ends with a failure; the accounts are told by the next one."""
+    """It ends with a failure; the summaries are told by the next one."""
     deliver(broker, recorded())
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
-        process = started(broker, tmp_path / "accounts.db", closed, "--once")
+        process = started(broker, tmp_path / "summaries.db", closed, "--once")
         _, log = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "BrokenPipeError" in log
-    path = tmp_path / "accounts.jsonl"
+    path = tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
-        finished(started(broker, tmp_path / "accounts.db", output, "--once"))
-    assert last_lines(path.read_text()) == accounts(recorded())
+        finished(started(broker, tmp_path / "summaries.db", output, "--once"))
+    assert last_lines(path.read_text()) == summaries(recorded())
 
 
 def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
 def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp_path: Path, broker: Broker) -> None:
     """As a job that runs with --once every hour does it, on a hub in which nothing came since."""
     deliver(broker, [body for body in recorded() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
-    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+    state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
         finished(started(broker, state, output, "--once", "--give-up", "36500d"))
         finished(started(broker, state, output, "--once"))
@@ -205,8 +205,8 @@ def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker) -> None:
     """Nobody waits for messages that are passed over."""
     deliver(broker, recorded())
-    with (tmp_path / "accounts.jsonl").open("a", encoding="utf-8") as output:
-        counts = finished(started(broker, tmp_path / "accounts.db", output, "--once", "--from", "now"))
+    with (tmp_path / "summaries.jsonl").open("a", encoding="utf-8") as output:
+        counts = finished(started(broker, tmp_path / "summaries.db", output, "--once", "--from", "now"))
     assert counts["received"] == 0
 
 
@@ -225,7 +225,7 @@ def test_bad_usage_is_a_sentence(
 ) -> None:
     """Exit code 2, and nothing of a secret."""
     done = subprocess.run(
-        [sys.executable, "-m", "accounts", *(word.replace("a.db", str(tmp_path / "a.db")) for word in arguments)],
+        [sys.executable, "-m", "event_summaries", *(word.replace("a.db", str(tmp_path / "a.db")) for word in arguments)],
         cwd=FOLDER,
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,

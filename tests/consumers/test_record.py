@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.consumers.python.accounts.record import (
+from deploy.consumers.python.event_summaries.record import (
     ABOUT_EVENTS,
     ABOUT_VMS,
     MAX_BODY,
@@ -67,14 +67,14 @@ def test_every_kind_of_record_is_read(kind: str) -> None:
     assert fact.event_id == sent["data"]["event_id"]
 
 
-def test_a_closing_record_brings_its_account() -> None:
+def test_a_closing_record_brings_its_summary() -> None:
     """Times, spans and who approved are taken out of it."""
     fact = read(every_kind()["completed"])
-    account = json.loads(every_kind()["completed"])["data"]["account"]
+    summary = json.loads(every_kind()["completed"])["data"]["summary"]
     assert (fact.first_seen, fact.started_at, fact.gone_at) == (
-        account["first_seen"], account["started_at"], account["gone_at"],
+        summary["first_seen"], summary["started_at"], summary["gone_at"],
     )  # fmt: skip
-    assert (fact.notice_seconds, fact.started_by) == (account["notice_seconds"], account["started_by"])
+    assert (fact.notice_seconds, fact.started_by) == (summary["notice_seconds"], summary["started_by"])
 
 
 def test_ids_that_differ_in_case_are_one() -> None:
@@ -157,7 +157,7 @@ def test_a_lone_surrogate_does_no_harm() -> None:
     fact.vm.encode()
 
 
-@given(JSON, st.sampled_from(["data", "id", "source", "subject", "time", "vm", "account", "event", "event_id"]))
+@given(JSON, st.sampled_from(["data", "id", "source", "subject", "time", "vm", "summary", "event", "event_id"]))
 def test_any_value_in_any_place_is_read_or_refused(value: Any, name: str) -> None:
     """Nothing else happens."""
     found: dict[str, Any] = json.loads(every_kind()["completed"])

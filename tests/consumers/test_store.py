@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.consumers.python.accounts.record import Fact
-from deploy.consumers.python.accounts.store import NEVER, Busy, Store
+from deploy.consumers.python.event_summaries.record import Fact
+from deploy.consumers.python.event_summaries.store import NEVER, Busy, Store
 from tests.consumers.test_join import any_fact, at, fact
 from tests.support.fleet_records import facts, recorded
 
@@ -70,7 +70,7 @@ def test_what_was_not_committed_is_read_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_account_is_to_tell_until_it_was_told(tmp_path: Path) -> None:
+def test_a_summary_is_to_tell_until_it_was_told(tmp_path: Path) -> None:
     """Over a restart, and again when something new is told of it; a copy is nothing new."""
     store = Store(tmp_path / "a.db")
     store.add([fact("scheduled", 0)])

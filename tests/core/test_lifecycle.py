@@ -197,7 +197,7 @@ def test_a_change_without_a_number_is_told_and_called_odd() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     step = watcher.step(event(Description="New."), up=0)
-    assert (kinds(step.transitions), step.anomaly) == (["updated"], "content-without-number")
+    assert (kinds(step.transitions), step.anomaly) == (["updated"], "changed-without-incarnation")
     assert watcher.step(event(Description="New."), up=0).anomaly == ""
 
 
@@ -207,7 +207,7 @@ def test_another_order_of_the_events_is_no_change() -> None:
     watcher.sees(event("a"), event("b"))
     step = watcher.step(event("b"), event("a"), up=0)
     assert (step.transitions, step.changed, step.anomaly) == ((), False, "")
-    assert watcher.step(event("b"), event("a"), up=1).anomaly == "number-without-content"
+    assert watcher.step(event("b"), event("a"), up=1).anomaly == "incarnation-without-change"
     assert kinds(watcher.sees(event("a"), event("b", Description="New."))) == ["updated"]
 
 
@@ -217,11 +217,11 @@ def test_a_number_that_went_down_is_told_and_starts_the_warming_anew() -> None:
     watcher.sees(event())
     first = watcher.state.first_answer
     step = watcher.step(event(), up=-1)
-    assert (kinds(step.transitions), step.anomaly) == ([], "number-restarted")
+    assert (kinds(step.transitions), step.anomaly) == ([], "incarnation-restarted")
     assert watcher.state.first_answer == Instant(watcher.wall, watcher.mono) != first
 
 
-@pytest.mark.parametrize(("up", "anomaly"), [(2, "number-skipped"), (1, "number-without-content"), (0, "")])
+@pytest.mark.parametrize(("up", "anomaly"), [(2, "incarnation-skipped"), (1, "incarnation-without-change"), (0, "")])
 def test_other_oddities_of_the_number(up: int, anomaly: str) -> None:
     """A number that goes up without a change, or by more than one."""
     watcher = Watcher.fresh()

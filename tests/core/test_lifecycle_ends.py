@@ -82,13 +82,13 @@ def test_one_that_was_there_before_takes_no_events_place() -> None:
 
 
 def test_a_record_names_the_event_that_came_in_its_place() -> None:
-    """For programs, in the account and for a person."""
+    """For programs, in the summary and for a person."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     gone, _ = watcher.sees(started("Second"))
     record = RecordFactory(Vm(name="vm-0"), watcher.wall).transition(watcher.state, gone)[1]
     assert record.data["replaced_by"] == "Second"
-    assert record.data["unseen"] == record.data["account"]["unseen"] == ["replaced"]
+    assert record.data["unseen"] == record.data["summary"]["unseen"] == ["replaced"]
     assert record.data["message"] == "Reboot of this VM is gone; it seems to go on as Second"
     assert any("under a new id" in line for line in record_lines(record))
     jsonschema.validate(json.loads(record.to_json()), SCHEMA)
@@ -101,9 +101,9 @@ def test_a_record_names_the_event_that_came_in_its_place() -> None:
         ({"after": 1.0, "wall": 5.1}, ["gap"]),
         ({"after": 5.1, "wall": 1.0}, ["gap"]),
         ({"after": 1.0, "wall": -5.1}, ["gap"]),
-        ({"up": 0}, ["number-unchanged"]),
-        ({"up": 2}, ["number-skipped"]),
-        ({"up": -1}, ["number-restarted"]),
+        ({"up": 0}, ["incarnation-unchanged"]),
+        ({"up": 2}, ["incarnation-skipped"]),
+        ({"up": -1}, ["incarnation-restarted"]),
     ],
 )
 def test_any_doubt_about_our_sight_makes_it_ended(gone: dict[str, Any], why: list[str]) -> None:

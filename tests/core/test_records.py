@@ -19,7 +19,7 @@ from exporter.core.decision import decide
 from exporter.core.document import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Mode, Policy, Rule, Verdict
-from exporter.core.record_factory import NAMESPACE, RecordFactory, account
+from exporter.core.record_factory import NAMESPACE, RecordFactory, event_summary
 from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, Rejection, State
 from exporter.core.strict_json import encodable
@@ -175,7 +175,7 @@ def test_affects_self_says_when_it_is_not_known(resources: Any, name: str, expec
     assert first_record(Vm(name=name), Resources=resources).data["affects_self"] is expected
 
 
-def test_an_account_tells_the_whole_story() -> None:
+def test_a_summary_tells_the_whole_story() -> None:
     """Of an event that was seen from first to last."""
     watcher = Watcher.fresh()
     watcher.sees(event())
@@ -188,7 +188,7 @@ def test_an_account_tells_the_whole_story() -> None:
     watcher.sees(started(Description="New."), after=3)
     watcher.sees(started(Description="Newer."), after=4)
     (closed,) = watcher.sees(after=30)
-    told = account(closed.tracked, closed.unseen)
+    told = event_summary(closed.tracked, closed.unseen)
     expected: Mapping[str, Any] = {
         "seen_before": "unbroken",
         "notice_seconds": 898.0,
@@ -196,8 +196,8 @@ def test_an_account_tells_the_whole_story() -> None:
         "started_by": "this_vm",
         "rule": "all",
         "approval_attempts": 2,
-        "waited_seconds": 4.0,
-        "started_seconds": 34.0,
+        "scheduled_duration_seconds": 4.0,
+        "started_duration_seconds": 34.0,
         "outcome": "completed",
         "last_status": "Started",
         "last_not_before": timestamp(NOON + timedelta(minutes=15)),

@@ -112,7 +112,7 @@ EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
     "source.recovered": lambda: of_vm(
         "source.recovered", "INFO", reason="timeout", since=SINCE, gap_seconds=12.0, absent_seconds=None
     ),
-    "source.anomaly": lambda: RecordFactory(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "number-restarted"),
+    "source.anomaly": lambda: RecordFactory(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "incarnation-restarted"),
     "document.rejected": lambda: of_vm("document.rejected", "WARN", reason="empty", error="the body is empty"),
     "event.rejected": lambda: RecordFactory(VM, NOON, 2).rejection(
         State(NOON, vm_key="k"), Rejection("not-an-object", ["anything", None])
@@ -173,7 +173,7 @@ def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
 def test_a_number_has_one_type_in_every_record(kind: str) -> None:
     """A column of a table is guessed from the first records: what may have a fraction always has one."""
     data = cloudevent(kind)["data"]
-    parts = {"data": data, "account": data.get("account", {}), "interruption": data.get("interruption", {})}
+    parts = {"data": data, "summary": data.get("summary", {}), "interruption": data.get("interruption", {})}
     for part, found in parts.items():
         for name, value in found.items():
             types = SCHEMA["$defs"][part]["properties"][name].get("type", ())
@@ -200,8 +200,8 @@ def test_every_member_of_a_record_is_described(kind: str) -> None:
     described = set(SCHEMA["$defs"]["data"]["properties"])
     assert set(cloudevent(kind)["data"]) - described == set()
     assert set(cloudevent(kind)) == set(SCHEMA["properties"])
-    account = cloudevent(kind)["data"].get("account", {})
-    assert set(account) <= set(SCHEMA["$defs"]["account"]["properties"])
+    summary = cloudevent(kind)["data"].get("summary", {})
+    assert set(summary) <= set(SCHEMA["$defs"]["summary"]["properties"])
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -232,8 +232,8 @@ def test_every_record_is_a_cloudevent(kind: str) -> None:
         (("data", "anomaly"), set(ANOMALIES)),
         (("decision", "reason"), {*(reason.value for reason in Reason if reason.value), None}),
         (("decision", "mode"), {mode.value for mode in Mode}),
-        (("account", "seen_before"), {word.value for word in Seen}),
-        (("account", "started_by"), {*(word.value for word in StartedBy), None}),
+        (("summary", "seen_before"), {word.value for word in Seen}),
+        (("summary", "started_by"), {*(word.value for word in StartedBy), None}),
     ],
 )
 def test_closed_words_are_the_same_in_the_schema(where: tuple[str, str], words: set[str | None]) -> None:

@@ -1,4 +1,4 @@
-"""The accounts of the functions, and those of the consumer in Python: out of the same records the same is told."""
+"""The summaries of the functions, and those of the consumer in Python: out of the same records the same is told."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.consumers.python.accounts.join import account
-from deploy.consumers.python.accounts.record import Fact, read
+from deploy.consumers.python.event_summaries.join import event_summary
+from deploy.consumers.python.event_summaries.record import Fact, read
 from tests.support import kusto_story as story
 from tests.support.kusto import SPAN, Database
 
@@ -29,7 +29,7 @@ def database() -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_give_the_same_account(seed: int, database: Database) -> None:
+def test_both_give_the_same_summary(seed: int, database: Database) -> None:
     """Of all records, and of what is left where many are lost, doubled and out of order: the seed says which."""
     chance = random.Random(seed)  # noqa: S311  # the same loss in each run
     records = story.month()
@@ -37,12 +37,12 @@ def test_both_give_the_same_account(seed: int, database: Database) -> None:
         records = [record for record in records if chance.random() > 0.15 * seed for _ in range(chance.choice((1, 2)))]
         chance.shuffle(records)
     database.ingest(records)
-    rows = database.query(f"ScheduledEventsAccounts({', '.join(SPAN)})")
+    rows = database.query(f"ScheduledEventsSummaries({', '.join(SPAN)})")
     facts: dict[str | None, list[Fact]] = defaultdict(list)
     for record in records:
         fact = read(json.dumps(record).encode())
         facts[fact.event_id].append(fact)
-    joined = {event_id: account(own, NOW, 3600.0) for event_id, own in facts.items() if event_id is not None}
+    joined = {event_id: event_summary(own, NOW, 3600.0) for event_id, own in facts.items() if event_id is not None}
     begun = {
         event_id: one["first_seen"] or min(fact.time for fact in facts[event_id]) for event_id, one in joined.items()
     }
@@ -52,12 +52,12 @@ def test_both_give_the_same_account(seed: int, database: Database) -> None:
 
 def by_functions(row: dict[str, Any]) -> dict[str, Any]:
     """What a row says, with null for what is not known."""
-    columns = ("EventType", "SeenUnbroken", "NoticeSeconds", "AnnouncedSeconds", "FeltSecondsTogether")
-    texts = ("ApprovedBy", "ApproverVm", "Rule")
+    columns = ("EventType", "SeenUnbroken", "NoticeSeconds", "AnnouncedSeconds", "InterruptionSecondsTotal")
+    texts = ("StartedBy", "ApproverVm", "Rule")
     times = ("FirstSeen", "NotBefore", "ApprovedAt", "StartedAt", "GoneAt")
     return {
         "Outcome": row["Outcome"],
-        "Witnesses": row["VmNames"],
+        "ReportingVms": row["VmNames"],
         **{column: row[column] for column in columns},
         **{column: row[column] or None for column in texts},
         **{column: row[column] for column in times},
@@ -65,7 +65,7 @@ def by_functions(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
-    """What an account says, in the words of the functions."""
+    """What a summary says, in the words of the functions."""
     felt = [seconds for seconds in found["interruption_seconds"].values() if seconds is not None]
     times = {
         "FirstSeen": "first_seen",
@@ -76,13 +76,13 @@ def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         "Outcome": found["outcome"] or "open",
-        "Witnesses": found["told_by"],
+        "ReportingVms": found["reported_by"],
         "EventType": found["event_type"],
         "SeenUnbroken": found["seen_before"] == "unbroken",
         "NoticeSeconds": found["notice_seconds"],
         "AnnouncedSeconds": found["announced_duration_seconds"],
-        "FeltSecondsTogether": sum(felt) if felt else None,
-        "ApprovedBy": found["started_by"],
+        "InterruptionSecondsTotal": sum(felt) if felt else None,
+        "StartedBy": found["started_by"],
         "ApproverVm": found["approved_by_vm"],
         "Rule": found["rule"],
         **{column: _moment(found[name]) for column, name in times.items()},

@@ -84,8 +84,8 @@ def test_mistakes_are_found() -> None:
         ("2-ingestion.kql", 'tostring(Record["type"]) startswith', 'tostring(Recrod["type"]) startswith'),
         ("2-ingestion.kql", "by Source, Id\n", "by Sorce, Id\n"),
         ("3-functions.kql", "coalesce(ClosedBefore, OpenedBefore)", "coalesce(ClosedBefore, OpendBefore)"),
-        ("3-functions.kql", "    let Seen = ScheduledEventsWitnesses(", "    let Seen = ScheduledEventsWitneses("),
-        ("3-functions.kql", "let Ids = Accounts | distinct EventId", "let Ids = Accounts | distnct EventId"),
+        ("3-functions.kql", "    let Seen = ScheduledEventsByVm(", "    let Seen = ScheduledEventsWitneses("),
+        ("3-functions.kql", "let Ids = Summaries | distinct EventId", "let Ids = Summaries | distnct EventId"),
     )
     for name, right, spoilt in mistakes:
         assert wrong[name].count(right) == 1, right
@@ -143,17 +143,17 @@ def test_every_path_is_a_member_of_a_record() -> None:
 
 def test_wrong_paths_are_found() -> None:
     """A member that no record has, one below a text, one without a conversion, and a conversion that does not fit."""
-    assert fault("Data", ("account", "gone_at"), "todatetime") is None
+    assert fault("Data", ("summary", "gone_at"), "todatetime") is None
     assert fault("Record", ("data", "event", "EventType"), "tostring") is None
     for root, path, conversion in (
         ("Data", ("acount", "gone_at"), "todatetime"),
-        ("Data", ("account", "gone"), "todatetime"),
+        ("Data", ("summary", "gone"), "todatetime"),
         ("Record", ("data", "message", "text"), "tostring"),
         ("Record", ("data", "event", "EventTyp"), "tostring"),
         ("Record", ("data", "vm", "vmss"), "tostring"),
-        ("Data", ("account", "gone_at"), None),
-        ("Data", ("account", "gone_at"), "toreal"),
-        ("Data", ("account", "notice_seconds"), "tolong"),
+        ("Data", ("summary", "gone_at"), None),
+        ("Data", ("summary", "gone_at"), "toreal"),
+        ("Data", ("summary", "notice_seconds"), "tolong"),
     ):
         assert fault(root, path, conversion) is not None, path
 

@@ -72,7 +72,7 @@ def expected(record: Mapping[str, Any]) -> dict[str, Any]:
         "AffectsSelf": data["affects_self"],
         "EventType": event.get("EventType"),
         "EventSource": event.get("EventSource"),
-        "EventStatus": data.get("account", {}).get("last_status") or event.get("EventStatus"),
+        "EventStatus": data.get("summary", {}).get("last_status") or event.get("EventStatus"),
         "Resources": event.get("Resources"),
         "Description": event.get("Description"),
         "NotBefore": moment(data.get("not_before")),

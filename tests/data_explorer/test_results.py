@@ -22,7 +22,7 @@ NOW: Final = datetime(2026, 12, 1, tzinfo=UTC)
 PLACE: Final = {"SubscriptionId", "ResourceGroup", "VmssName", "Location", "Tags"}
 """Where a VM is: in most results, and always the same in the story."""
 
-DATED: Final = ("Timeline", "Witnesses", "Accounts", "Notice", "Freezes", "NeverEnded", "Approvals")
+DATED: Final = ("Timeline", "ReportingVms", "Summaries", "Notice", "Freezes", "NeverEnded", "Approvals")
 CALLS: Final = {
     "ScheduledEventsMinimumNotice": "ScheduledEventsMinimumNotice()",
     **{f"ScheduledEvents{name}": f"ScheduledEvents{name}({', '.join(SPAN)})" for name in DATED},
@@ -64,27 +64,27 @@ def test_the_least_notice_is_that_of_the_agent(database: Database) -> None:
     assert {row["EventType"]: row["MinimumSeconds"] for row in rows} == MINIMUM_NOTICE
 
 
-def test_an_event_is_one_account_however_many_saw_it(database: Database) -> None:
+def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None:
     """Two named VMs and a neighbour, one of them a second late: the first sight counts, and the VM that stood still."""
-    row = of(ask(database, "Accounts"), story.FREEZE)
-    assert shown(row, "EventType", "Outcome", "Vms", "Witnesses") == ["Freeze", "completed", 2, 3]
+    row = of(ask(database, "Summaries"), story.FREEZE)
+    assert shown(row, "EventType", "Outcome", "Vms", "ReportingVms") == ["Freeze", "completed", 2, 3]
     assert shown(row, "VmNames", "Resources") == [["web-0", "web-1", "web-2"], ["web-0", "web-1"]]
     assert shown(row, "FirstSeen", "SeenUnbroken", "NoticeSeconds") == ["03 10:00:00", True, 900.0]
     assert shown(row, "NotBefore", "StartedAt", "GoneAt") == ["03 10:15:00", "03 10:15:00", "03 10:20:00"]
-    assert shown(row, "AnnouncedSeconds", "FeltVms", "FeltSecondsWorst", "FeltSecondsTogether") == [9, 1, 4.0, 4.0]
-    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "ApprovedAt") == ["time", None, None, None]
+    assert shown(row, "AnnouncedSeconds", "InterruptedVms", "InterruptionSecondsWorst", "InterruptionSecondsTotal") == [9, 1, 4.0, 4.0]
+    assert shown(row, "StartedBy", "ApproverVm", "Rule", "ApprovedAt") == ["not_before", None, None, None]
 
 
 def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> None:
     """web-0 read it in upper case and approved it, web-1 in lower case and can't know who did: it was one of us."""
-    row = of(ask(database, "Accounts"), story.APPROVED)
-    assert shown(row, "Witnesses", "ApprovedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
+    row = of(ask(database, "Summaries"), story.APPROVED)
+    assert shown(row, "ReportingVms", "StartedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
     assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
 
 
 def test_every_event_of_the_month_is_there_once(database: Database) -> None:
     """In the order in which they were first seen; one that began before the month is not among them."""
-    found = [row["EventId"] for row in ask(database, "Accounts")]
+    found = [row["EventId"] for row in ask(database, "Summaries")]
     told = (story.FREEZE, story.APPROVED, story.CANCELED, story.DELETED, story.LATE, story.LOST)
     assert found == [event_id.lower() for event_id in told]
 
@@ -98,9 +98,9 @@ def test_an_event_that_is_still_open_for_one_vm_is_not_ended() -> None:
         told = json.loads(json.dumps(closing).replace('"completed"', f'"{kind}"'))
         told |= {"source": f"another-{kind}", "id": "its own", "type": f"azure_scheduled_event.{kind}.v1"}
         told["data"]["event_id"] = story.LOST.lower()
-        told["data"]["account"]["first_seen"] = "2026-11-20T18:00:00.000000Z"
+        told["data"]["summary"]["first_seen"] = "2026-11-20T18:00:00.000000Z"
         other.ingest([*records, told])
-        assert of(ask(other, "Accounts"), story.LOST)["Outcome"] == expected
+        assert of(ask(other, "Summaries"), story.LOST)["Outcome"] == expected
     other.close()
 
 
@@ -122,7 +122,7 @@ def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None
 def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> None:
     """A row per VM that the event names; nothing felt is null, not 0; the interruptions of one event are added."""
     rows = ask(database, "Freezes")
-    columns = ("VmName", "AnnouncedSeconds", "FeltSeconds", "FeltLongestSeconds", "FeltCount", "LongerBySeconds")
+    columns = ("VmName", "AnnouncedSeconds", "InterruptionSeconds", "InterruptionLongestSeconds", "Interruptions", "LongerBySeconds")
     assert [shown(row, *columns) for row in rows] == [
         ["web-0", 2, None, None, 0, None],
         ["web-0", 9, 4.0, 4.0, 1, -5.0],
@@ -139,9 +139,9 @@ def test_what_was_felt_is_known_without_the_closing_record() -> None:
     """The records of the interruptions tell it, should that of the end be lost."""
     other = Database()
     other.ingest(record for record in story.month() if record["data"]["kind"] != "completed")
-    row = next(row for row in ask(other, "Freezes") if row["FeltCount"] == 2)
+    row = next(row for row in ask(other, "Freezes") if row["Interruptions"] == 2)
     other.close()
-    assert shown(row, "VmName", "Outcome", "FeltSeconds", "FeltLongestSeconds") == ["web-0", "open", 7.5, 5.0]
+    assert shown(row, "VmName", "Outcome", "InterruptionSeconds", "InterruptionLongestSeconds") == ["web-0", "open", 7.5, 5.0]
 
 
 def test_events_that_never_ended_are_found(database: Database) -> None:
@@ -157,9 +157,9 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
 def test_who_approved_is_told(database: Database) -> None:
     """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
     row = of(ask(database, "Approvals"), story.APPROVED)
-    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["this_vm", "web-0", "short-freezes", 600.0]
+    assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["this_vm", "web-0", "short-freezes", 600.0]
     assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]
-    by = {row["EventId"]: row["ApprovedBy"] for row in ask(database, "Approvals")}
+    by = {row["EventId"]: row["StartedBy"] for row in ask(database, "Approvals")}
     assert by[story.LATE.lower()] == "unknown"
     assert by[story.CANCELED.lower()] is None
 
@@ -192,7 +192,7 @@ def test_the_timeline_is_all_that_was_told_of_events(database: Database) -> None
 
 def test_order_and_copies_change_nothing(database: Database) -> None:
     """Backwards, twice, or in two batches, each copy taken at another time: each function finds the same."""
-    expected = {name: ask(database, name) for name in ("Timeline", "Accounts", "Freezes", "Approvals", "Agents")}
+    expected = {name: ask(database, name) for name in ("Timeline", "Summaries", "Freezes", "Approvals", "Agents")}
     for records in story.shuffled(story.month()):
         other = Database()
         taken = [record | {ENQUEUED: f"2026-12-01T00:00:{n % 60:02}Z"} for n, record in enumerate(records)]

@@ -35,7 +35,7 @@ const first = (node, wanted) => {
   return null;
 };
 
-// The column and the members that an expression such as Data.account.gone_at goes through; null for any other one.
+// The column and the members that an expression such as Data.summary.gone_at goes through; null for any other one.
 function path(node) {
   if (name(node) === "NameReference") return { root: node.SimpleName, path: [] };
   if (name(node) === "ParenthesizedExpression") return path(node.Expression);

@@ -157,15 +157,15 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     assert freeze["interruption_longest_seconds"] == 4.9
 
 
-def test_an_event_that_is_over_has_its_account_as_the_record_has_it() -> None:
+def test_an_event_that_is_over_has_its_summary_as_the_record_has_it() -> None:
     """The newest first, in the words of the closing record, and never -1."""
     reboot, freeze = of(statuses.closed_story())["closed"]
-    assert (reboot["event_type"], reboot["account"]["outcome"]) == ("Reboot", "canceled")
-    assert reboot["account"]["announced_duration_seconds"] is None
+    assert (reboot["event_type"], reboot["summary"]["outcome"]) == ("Reboot", "canceled")
+    assert reboot["summary"]["announced_duration_seconds"] is None
     assert freeze["event_id"] == FREEZE["EventId"]
-    assert freeze["account"]["rule"] == "short-freeze"
-    assert freeze["account"]["started_seconds"] == 6.0
-    assert "unseen" not in freeze["account"]
+    assert freeze["summary"]["rule"] == "short-freeze"
+    assert freeze["summary"]["started_duration_seconds"] == 6.0
+    assert "unseen" not in freeze["summary"]
 
 
 def test_what_is_not_known_is_null() -> None:
@@ -420,7 +420,7 @@ def test_the_schema_is_strict_and_explains_each_member() -> None:
 
 
 def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
-    """Modes, reasons, phases and the account are the same as elsewhere."""
+    """Modes, reasons, phases and the summary are the same as elsewhere."""
     told = SCHEMA["$defs"]["event"]["properties"]
     decision = told["decision"]["anyOf"][0]["properties"]
     assert set(decision["reason"]["enum"]) >= {*Reason, None} - {Reason.NONE}
@@ -431,8 +431,8 @@ def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
     assert set(told["started_by"]["enum"]) == {*StartedBy, None}
     assert tuple(SCHEMA["properties"]["vm"]["properties"]) == (*VM_TEXTS, "tags")
     record = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
-    theirs = record["$defs"]["account"]["properties"]
-    ours = SCHEMA["$defs"]["closed"]["properties"]["account"]["properties"]
+    theirs = record["$defs"]["summary"]["properties"]
+    ours = SCHEMA["$defs"]["closed"]["properties"]["summary"]["properties"]
     assert set(ours) == set(theirs) - {"unseen"}
     same = set(ours) - {"announced_duration_seconds", "gone_at", "outcome"}
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}

@@ -222,7 +222,7 @@ def test_an_unknown_name_is_shown_with_what_follows_from_it() -> None:
     assert "every event of the document is shown and none is approved" in page.text
 
 
-def test_an_event_that_is_over_has_its_account() -> None:
+def test_an_event_that_is_over_has_its_summary() -> None:
     """Notice, who approved, how long it was on, and what was felt; nothing felt is never a 0."""
     story = statuses.closed_story()
     page = shown(story.status())

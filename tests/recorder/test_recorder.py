@@ -607,7 +607,7 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
 def test_replay_tells_from_the_recording_what_the_agent_told(
     tmp_path: Path, story: str, speed: float, kinds: set[str]
 ) -> None:
-    """The records of every event's life have the same ids, words and accounts as those that the running agent wrote."""
+    """The records of every event's life have the same ids, words and summaries as those that the running agent wrote."""
     path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
     with MetadataService(load_scenario(story), speed=speed, clock=Unhurried(0.03)) as service:
         settings = Settings(
@@ -638,7 +638,7 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
         # The agent measured by the clock that can't be set, of which a recording has nothing.
         assert by_recording == pytest.approx(by_agent, abs=CLOCKS_APART)
     assert kinds <= {kind for kind, *_ in live}
-    started_by = {account.get("started_by") for *_, account, _ in live}
+    started_by = {summary.get("started_by") for *_, summary, _ in live}
     assert "this_vm" in started_by or story != "user-reboot"
 
 
@@ -649,8 +649,8 @@ def _quiet(app: App) -> bool:
 
 
 def _told(record: Record) -> tuple[str, str, str, str, dict[str, Any], dict[str, float | None]]:
-    """What must be the same, last the account's seconds. When Azure's answer to an approval came is told to the
+    """What must be the same, last the summary's seconds. When Azure's answer to an approval came is told to the
     microsecond by each for itself."""
-    account = {**record.data.get("account", {}), "approved_at": None}
-    seconds = {name: account.pop(name) for name in [*account] if name.endswith("_seconds")}
-    return record.kind, record.id, record.time.isoformat(), record.data["message"], account, seconds
+    summary = {**record.data.get("summary", {}), "approved_at": None}
+    seconds = {name: summary.pop(name) for name in [*summary] if name.endswith("_seconds")}
+    return record.kind, record.id, record.time.isoformat(), record.data["message"], summary, seconds

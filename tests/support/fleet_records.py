@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, story
-from deploy.consumers.python.accounts.join import account
-from deploy.consumers.python.accounts.record import Fact, read
+from deploy.consumers.python.event_summaries.join import event_summary
+from deploy.consumers.python.event_summaries.record import Fact, read
 from exporter.agent.delivery import Delivery
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import scenario_plan
@@ -83,15 +83,15 @@ def facts(bodies: Sequence[bytes]) -> list[Fact]:
     return [fact for body in bodies if (fact := read(body)).event_id is not None]
 
 
-def accounts(bodies: Sequence[bytes]) -> dict[str, dict[str, Any]]:
-    """The account of each event, as they must be when all is read."""
+def summaries(bodies: Sequence[bytes]) -> dict[str, dict[str, Any]]:
+    """The summary of each event, as they must be when all is read."""
     found: dict[str, list[Fact]] = {}
     for fact in facts(bodies):
         found.setdefault(fact.event_id or "", []).append(fact)
-    return {event_id: account(own, NOW, None) for event_id, own in found.items()}
+    return {event_id: event_summary(own, NOW, None) for event_id, own in found.items()}
 
 
 def last_lines(output: str) -> dict[str, dict[str, Any]]:
-    """The newest account of each event in the output of the program."""
+    """The newest summary of each event in the output of the program."""
     lines = [json.loads(line) for line in output.splitlines()]
     return {line["event_id"]: line for line in sorted(lines, key=lambda line: int(line["records"]))}

@@ -17,7 +17,7 @@ PLACE: Final = "a place for what json.dumps could not write"
 STOLEN: Final = {
     "event_id": "stolen",
     "event_type": "Stolen",
-    "told_by": "stolen",
+    "reported_by": "stolen",
     "kind": "stolen",
     "outcome": "canceled",
     "source": "stolen",
@@ -62,7 +62,7 @@ def _renamed(body: bytes, record: dict[str, Any], name: str) -> bytes:
 
 
 def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
-    data, account = found["data"], found["data"]["account"]
+    data, summary = found["data"], found["data"]["summary"]
 
     def told(**members: Any) -> bytes:
         return json.dumps({**found, **members}).encode()
@@ -70,8 +70,8 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
     def in_data(**members: Any) -> bytes:
         return told(data={**data, **members})
 
-    def in_account(**members: Any) -> bytes:
-        return in_data(account={**account, **members})
+    def in_summary(**members: Any) -> bytes:
+        return in_data(summary={**summary, **members})
 
     def placed(body: bytes, text: str) -> bytes:
         return body.replace(json.dumps(PLACE).encode(), text.encode())
@@ -79,30 +79,30 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
     text = json.dumps(found)
     proto = json.dumps(STOLEN)
     return {
-        "deep summary": placed(in_account(x=PLACE), nested(DEEP)),
-        "deep list in the summary": placed(in_account(unseen=PLACE), nested(DEEP, "[", "", "]")),
-        "deep known member": placed(in_account(rule=PLACE), nested(DEEP)),
+        "deep summary": placed(in_summary(x=PLACE), nested(DEEP)),
+        "deep list in the summary": placed(in_summary(unseen=PLACE), nested(DEEP, "[", "", "]")),
+        "deep known member": placed(in_summary(rule=PLACE), nested(DEEP)),
         "deep event": placed(in_data(event=PLACE), nested(DEEP)),
         "deep VM": placed(in_data(vm=PLACE), nested(DEEP)),
         "deep text": placed(in_data(message=PLACE), nested(DEEP)),
         "deep attribute": placed(told(extension=PLACE), nested(DEEP)),
         "deep nothing": b"[" * DEEP,
-        "another's members in the summary": in_account(**STOLEN),
+        "another's members in the summary": in_summary(**STOLEN),
         "another's members in the data": in_data(**{key: value for key, value in STOLEN.items() if key not in data}),
-        "prototype of the summary": in_account(x=1).replace(b'"x": 1', b'"__proto__": ' + proto.encode()),
+        "prototype of the summary": in_summary(x=1).replace(b'"x": 1', b'"__proto__": ' + proto.encode()),
         "prototype of the data": text.replace('"data": {', f'"data": {{"__proto__": {proto}, ', 1).encode(),
         "prototype of the record": text.replace("{", f'{{"__proto__": {proto}, ', 1).encode(),
-        "constructor": in_account(constructor={"prototype": STOLEN}),
+        "constructor": in_summary(constructor={"prototype": STOLEN}),
         "members twice": text.replace("{", '{"id": "stolen", "source": "stolen", "type": "stolen", ', 1).encode(),
-        "huge number": placed(in_account(notice_seconds=PLACE), "1e999"),
-        "huge integer": placed(in_account(gaps=PLACE), "9" * 400),
-        "number of many digits": placed(in_account(x=PLACE), "9" * 5_000),
-        "no number": placed(in_account(notice_seconds=PLACE), "NaN"),
-        "text for a number": in_account(notice_seconds="15"),
-        "number for a text": in_account(rule=7),
-        "text for a time": in_account(gone_at="yesterday"),
-        "list for the summary": in_data(account=[account]),
-        "no summary": in_data(account=None),
+        "huge number": placed(in_summary(notice_seconds=PLACE), "1e999"),
+        "huge integer": placed(in_summary(gaps=PLACE), "9" * 400),
+        "number of many digits": placed(in_summary(x=PLACE), "9" * 5_000),
+        "no number": placed(in_summary(notice_seconds=PLACE), "NaN"),
+        "text for a number": in_summary(notice_seconds="15"),
+        "number for a text": in_summary(rule=7),
+        "text for a time": in_summary(gone_at="yesterday"),
+        "list for the summary": in_data(summary=[summary]),
+        "no summary": in_data(summary=None),
         "text for the data": told(data=text),
         "list for the data": told(data=[data]),
         "no data": told(data=None),
@@ -119,7 +119,7 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
         "null": b"null",
         "list": b"[]",
         "large": told(padding="x" * 900_000),
-        "large summary": in_account(x="x" * 900_000),
+        "large summary": in_summary(x="x" * 900_000),
         "local time": told(time="2026-03-04T05:06:07"),
         "time of a calendar": told(time="Wed, 04 Mar 2026 05:06:07 GMT"),
         "number for a time": told(time=1),

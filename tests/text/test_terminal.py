@@ -120,9 +120,9 @@ def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
 
 
 def a_record(subject: str) -> Record:
-    account = {"a": ATTACK}
+    summary = {"a": ATTACK}
     return factories.a_record(
-        kind="completed", subject=subject, vm=ATTACK, event=dict(EVENT), message=ATTACK, account=account
+        kind="completed", subject=subject, vm=ATTACK, event=dict(EVENT), message=ATTACK, summary=summary
     )
 
 

@@ -1,4 +1,4 @@
-"""The timeline: one line a record, an account as a few more, whatever the record holds."""
+"""The timeline: one line a record, a summary as a few more, whatever the record holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.records import KINDS, Record
-from exporter.text.timeline import account_lines, line, record_lines
+from exporter.text.timeline import summary_lines, line, record_lines
 from tests.support import factories
 
 AT = datetime(2026, 3, 2, 9, 0, 20, 500000, tzinfo=UTC)
@@ -61,8 +61,8 @@ def test_no_control_character_from_outside_reaches_the_terminal() -> None:
     shown = line(record)
     assert shown.isprintable()
     assert "\\u001b[31mred" in shown
-    account = {"first_seen": HOSTILE, "rule": HOSTILE, "unseen": [HOSTILE], "outcome": HOSTILE, "gone_at": HOSTILE}
-    assert all(text.isprintable() for text in account_lines(account, {"Description": HOSTILE}, {HOSTILE: HOSTILE}))
+    summary = {"first_seen": HOSTILE, "rule": HOSTILE, "unseen": [HOSTILE], "outcome": HOSTILE, "gone_at": HOSTILE}
+    assert all(text.isprintable() for text in summary_lines(summary, {"Description": HOSTILE}, {HOSTILE: HOSTILE}))
 
 
 json_values = st.recursive(
@@ -70,7 +70,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
     max_leaves=5,
 )
-ACCOUNT_KEYS = [
+SUMMARY_KEYS = [
     "first_seen",
     "seen_before",
     "notice_seconds",
@@ -79,9 +79,9 @@ ACCOUNT_KEYS = [
     "approved_at",
     "rule",
     "approval_attempts",
-    "waited_seconds",
+    "scheduled_duration_seconds",
     "started_at",
-    "started_seconds",
+    "started_duration_seconds",
     "gone_at",
     "outcome",
     "unseen",
@@ -99,30 +99,30 @@ ACCOUNT_KEYS = [
 @settings(max_examples=150, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
-    account=st.fixed_dictionaries({}, optional=dict.fromkeys(ACCOUNT_KEYS, json_values)) | json_values,
+    summary=st.fixed_dictionaries({}, optional=dict.fromkeys(SUMMARY_KEYS, json_values)) | json_values,
     data=st.fixed_dictionaries(
         {}, optional=dict.fromkeys(["event", "vm", "message", "changed", "notice_seconds", "evidence"], json_values)
     ),
 )
-def test_a_record_of_any_shape_is_shown_on_printable_lines(kind: str, account: object, data: dict[str, Any]) -> None:
+def test_a_record_of_any_shape_is_shown_on_printable_lines(kind: str, summary: object, data: dict[str, Any]) -> None:
     """Whatever type a field has, there is a line, and nothing raises."""
-    record = Record("id", kind, "source", "subject", AT, "INFO", {**data, "account": account})
+    record = Record("id", kind, "source", "subject", AT, "INFO", {**data, "summary": summary})
     lines = record_lines(record)
     assert lines[0].startswith("2026-03-02 09:00:20Z")
     assert all(text.isprintable() for text in lines)
 
 
-def test_the_account_says_not_known_and_none_observed_instead_of_nothing() -> None:
-    """An empty account still answers each question, honestly."""
-    text = "\n".join(account_lines({}))
+def test_the_summary_says_not_known_and_none_observed_instead_of_nothing() -> None:
+    """An empty summary still answers each question, honestly."""
+    text = "\n".join(summary_lines({}))
     assert "first seen   not known" in text
     assert "started      not seen" in text
     assert "felt         not watched" in text
-    assert "felt         none observed" in "\n".join(account_lines({"interruptions_observed": 0}))
-    assert "felt" not in "\n".join(account_lines({}, own=False))
+    assert "felt         none observed" in "\n".join(summary_lines({"interruptions_observed": 0}))
+    assert "felt" not in "\n".join(summary_lines({}, own=False))
 
 
-def test_only_a_closing_record_shows_its_account() -> None:
+def test_only_a_closing_record_shows_its_summary() -> None:
     """Closing records carry it; another kind that has the key is one line, wrapped."""
-    assert len(record_lines(a_record("completed", account={"updates": 2}))) > 5
-    assert len(record_lines(a_record("started", account={"updates": 2}))) == 2
+    assert len(record_lines(a_record("completed", summary={"updates": 2}))) > 5
+    assert len(record_lines(a_record("started", summary={"updates": 2}))) == 2

@@ -203,7 +203,7 @@ def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authori
     web_config.refresh()
     assert web_config.current is not old
     assert web_config.certificate_not_after == ends(certificate)
-    assert "event=web.config_mended" in logged(log, text)
+    assert "event=web.config_recovered" in logged(log, text)
 
 
 def test_a_change_of_users_is_used_after_a_refresh(path: Path) -> None:

@@ -64,7 +64,7 @@ export class Reader {
     const rank = OUTCOMES.indexOf(line.kind);
     if (rank < 0 || line.event_id === null || rank >= (this.#told.get(line.event_id) ?? OUTCOMES.length)) return null;
     this.#told.set(line.event_id, rank);
-    return { ...summary, event_id: line.event_id, event_type: line.event_type, told_by: line.vm, outcome: line.kind };
+    return { ...summary, event_id: line.event_id, event_type: line.event_type, reported_by: line.vm, outcome: line.kind };
   }
 }
 

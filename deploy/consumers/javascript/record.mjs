@@ -36,9 +36,9 @@ const SUMMARY = {
   approved_at: isTime,
   rule: isKey,
   approval_attempts: isInteger,
-  waited_seconds: isNumber,
+  scheduled_duration_seconds: isNumber,
   started_at: isTime,
-  started_seconds: isNumber,
+  started_duration_seconds: isNumber,
   gone_at: isTime,
   last_status: isKey,
   last_not_before: isTime,
@@ -81,7 +81,7 @@ function checked(content, kind) {
   if (![id, source, subject].every(isKey) || !isTime(time) || !isObject(data)) return null;
   if (!isObject(data.vm) || !isText(data.message) || !isKey(data.severity)) return null;
   if (![data.vm.name, data.event_id].every((value) => value == null || value === "" || isKey(value))) return null;
-  const summary = CLOSING.includes(kind) ? summaryOf(data.account) : null;
+  const summary = CLOSING.includes(kind) ? summaryOf(data.summary) : null;
   if (summary === undefined) return null;
   const [azure, earlier] = [data.event, data.last_readable].map((value) => (isObject(value) ? value : {}));
   const { EventType: type } = data.event_id ? { ...azure, ...earlier } : {}; // the latter in place of what can't be read

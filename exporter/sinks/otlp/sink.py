@@ -189,7 +189,7 @@ _DATA_FIELDS: Final = (
     ("unseen", "unseen"),
 )
 # key of `data` whose scalars are spread out flat below an attribute of the same name
-_FLATTENED: Final = ("decision", "account", "interruption")
+_FLATTENED: Final = ("decision", "summary", "interruption")
 
 _RESOURCE_FIELDS: Final = (
     ("cloud.region", "location"),

@@ -186,7 +186,7 @@ FAMILIES: Final = (
         rare=True,
     ),
     Family(
-        "started_seconds",
+        "started_duration_seconds",
         "histogram",
         "How long completed events were seen Started, to the poll; only where no gap or restart was in between.",
         ("event_type",),

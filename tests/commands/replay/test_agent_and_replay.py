@@ -236,8 +236,8 @@ def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
     for record in records:
         spans = ("gap_seconds", "absent_seconds")
         data = {name: value for name, value in record.data.items() if name not in (*spans, "error", "message")}
-        if "account" in data:
-            data["account"] = {**data["account"], "gaps": None, "gap_seconds": None}
+        if "summary" in data:
+            data["summary"] = {**data["summary"], "gaps": None, "gap_seconds": None}
         found.append((record.kind, record.subject, record.severity, data))
     return found
 

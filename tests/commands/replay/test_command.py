@@ -92,7 +92,7 @@ def read(seconds: float, number: int, *events: dict[str, Any]) -> dict[str, Any]
 @pytest.mark.parametrize("mode", ["dry-run", "enforce"])
 @pytest.mark.parametrize("name", scenario.names())
 def test_the_story_of_each_scenario_is_golden(name: str, mode: str) -> None:
-    """Timeline, accounts and decisions of every simulator story, as they were reviewed, with and without approvals.
+    """Timeline, summaries and decisions of every simulator story, as they were reviewed, with and without approvals.
 
     With them also the events of neighbours are told. `UPDATE_GOLDEN=1` writes the files anew, to be reviewed as a diff.
     """
@@ -361,10 +361,10 @@ def test_spans_are_those_of_the_clock_that_cannot_be_set(step: float) -> None:
         read(72 + step, 3),
     )
     records, _ = as_json("-", standard_input=recording)
-    (account,) = [record["data"]["account"] for record in records if record["data"].get("account")]
-    assert account["waited_seconds"] == pytest.approx(21)
-    assert account["started_seconds"] == pytest.approx(10, abs=0.1)
-    assert account["gap_seconds"] <= 1
+    (summary,) = [record["data"]["summary"] for record in records if record["data"].get("summary")]
+    assert summary["scheduled_duration_seconds"] == pytest.approx(21)
+    assert summary["started_duration_seconds"] == pytest.approx(10, abs=0.1)
+    assert summary["gap_seconds"] <= 1
     (recovered,) = [record["data"] for record in records if "recovered" in record["type"]]
     assert recovered["gap_seconds"] == 39  # to the last poll that failed
     assert sum("clock_step" in json.dumps(record) for record in records) == bool(step)
@@ -382,11 +382,11 @@ def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: f
         read(60 + step, 2),
     )
     records, _ = as_json("-", standard_input=recording)
-    assert records[-1]["data"]["account"]["started_seconds"] == known
-    assert records[-1]["data"]["account"]["gap_seconds"] == known
+    assert records[-1]["data"]["summary"]["started_duration_seconds"] == known
+    assert records[-1]["data"]["summary"]["gap_seconds"] == known
 
 
-def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
+def test_what_the_agent_did_and_felt_is_in_the_summary() -> None:
     """Recorded approvals, a reboot of the VM and interruptions are told as they were, whatever the policy given now."""
     started = an_event(EventStatus="Started", NotBefore="")
     recording = lines(
@@ -414,9 +414,9 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
         "agent.started.v1",
         "completed.v1",
     ]
-    account, data = records[-1]["data"]["account"], records[-1]["data"]
-    assert (account["started_by"], account["rule"], account["approval_attempts"]) == ("this_vm", "short-freeze", 2)
-    assert (account["interruptions_observed"], account["interruption_seconds"]) == (1, 4.2)
+    summary, data = records[-1]["data"]["summary"], records[-1]["data"]
+    assert (summary["started_by"], summary["rule"], summary["approval_attempts"]) == ("this_vm", "short-freeze", 2)
+    assert (summary["interruptions_observed"], summary["interruption_seconds"]) == (1, 4.2)
     assert (data["unseen"], data["evidence"]) == (["restart"], {"rebooted": True})
 
 

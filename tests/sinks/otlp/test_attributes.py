@@ -6,14 +6,14 @@ from exporter.sinks.otlp import sink as otlp_attributes
 from tests.sinks.otlp.test_sink import EVENT, a_record
 
 
-def test_decisions_approvals_and_accounts_are_flat_attributes() -> None:
+def test_decisions_approvals_and_summaries_are_flat_attributes() -> None:
     """What the agent decided and how the story ended can be filtered by scalar attributes."""
     decided = a_record(
         "approval.decided",
         decision={"verdict": "hold", "reason": "no-rule", "rule": None, "mode": "enforce", "fields": {"a": 1}},
     )
     failed = a_record("approval.failed", attempt=2, status_code=500, reason="server", error="HTTP 500")
-    ended = a_record("ended", account={"outcome": "ended", "gaps": 1, "unseen": ["x"]}, unseen=["gap"])
+    ended = a_record("ended", summary={"outcome": "ended", "gaps": 1, "unseen": ["x"]}, unseen=["gap"])
     changed = a_record("updated", changed={"NotBefore": {"from": 1, "to": 2}}, unexpected=False)
     read = [
         {
@@ -31,7 +31,7 @@ def test_decisions_approvals_and_accounts_are_flat_attributes() -> None:
     assert read[1]["approval.status_code"] == 500
     assert read[1]["approval.reason"] == "server"
     assert read[1]["error"] == "HTTP 500"
-    assert (read[2]["account.outcome"], read[2]["account.gaps"], read[2]["unseen"]) == ("ended", 1, ("gap",))
+    assert (read[2]["summary.outcome"], read[2]["summary.gaps"], read[2]["unseen"]) == ("ended", 1, ("gap",))
     assert (read[3]["changed"], read[3]["unexpected"]) == (("NotBefore",), False)
 
 

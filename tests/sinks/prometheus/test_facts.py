@@ -48,10 +48,10 @@ def test_rare_counters_appear_with_their_first_observation_and_alone() -> None:
     sink = make_sink()
     before = len(samples(sink))
     sink.observe(ApprovalFailed("timeout", "a", 1))
-    sink.observe(AnomalyObserved("number-skipped"))
+    sink.observe(AnomalyObserved("incarnation-skipped"))
     sink.observe(InterruptionObserved("stall", 0.3))
     assert value(sink, "approval_request_failures_total", reason="timeout") == 1
-    assert value(sink, "document_anomalies_total", anomaly="number-skipped") == 1
+    assert value(sink, "document_anomalies_total", anomaly="incarnation-skipped") == 1
     assert value(sink, "observed_interruption_seconds_count", kind="stall", attributed="false") == 1
     histogram = len(BY_NAME["observed_interruption_seconds"].buckets) + len(("+Inf", "count", "sum"))
     assert len(samples(sink)) == before + 2 + histogram

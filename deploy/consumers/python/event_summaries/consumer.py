@@ -1,4 +1,4 @@
-"""The program: Azure's SDK reads each partition, `store` keeps what it brings, accounts are written as they change.
+"""The program: Azure's SDK reads each partition, `store` keeps what it brings, summaries are written as they change.
 
 Two things happen, both on one event loop. For each batch: check it, keep its facts and the position after it in one
 transaction. Every second: write a line for each event that changed since, flush, and remember that it was told. A line
@@ -26,11 +26,11 @@ from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.amqp import AmqpMessageBodyType
 
-from .join import account, due
+from .join import due, event_summary
 from .record import MAX_BODY, Unreadable, read
 from .store import NEVER, Store
 
-LOG: Final = logging.getLogger("accounts")
+LOG: Final = logging.getLogger("event_summaries")
 BATCH: Final = 300
 BALANCE_SECONDS: Final = 5.0
 """After which the SDK takes up a partition that it lost."""
@@ -38,7 +38,7 @@ TELL_SECONDS: Final = 1.0
 REST: Final = 4
 """Telling rests this many times as long as it took: a burst of a thousand witnesses is told in a few lines."""
 AT_ONCE: Final = 50
-"""Accounts written before reading goes on."""
+"""Summaries written before reading goes on."""
 FORGET_SECONDS: Final = 300.0
 REPORT_SECONDS: Final = 60.0
 BEHIND: Final = timedelta(minutes=5)
@@ -76,7 +76,7 @@ class Counts:
 
 
 class Consumer:
-    """Reads batches into a store and writes accounts to `output`, a text file."""
+    """Reads batches into a store and writes summaries to `output`, a text file."""
 
     def __init__(self, store: Store, output: IO[str], options: Options) -> None:
         self._store, self._output, self._options = store, output, options
@@ -162,7 +162,7 @@ class Consumer:
     def _tell(self, event_ids: list[str], now: str, give_up: float | None) -> None:
         told: dict[str, str] = {}
         for event_id in event_ids:
-            found = account(self._store.facts(event_id), now, give_up)
+            found = event_summary(self._store.facts(event_id), now, give_up)
             self._output.write(json.dumps(found) + "\n")
             told[event_id] = NEVER if found["state"] in {"closed", "no-end"} else due(found)
         self._output.flush()

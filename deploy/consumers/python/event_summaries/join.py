@@ -1,6 +1,6 @@
-"""The account of one event out of all that a fleet told about it. Pure: no clock, no file, no network.
+"""The summary of one event out of all that a fleet told about it. Pure: no clock, no file, no network.
 
-The same facts give the same account, in whatever order and however often they come. Several VMs tell of one event:
+The same facts give the same summary, in whatever order and however often they come. Several VMs tell of one event:
 those that it names, and with `records.scope = "all"` their neighbours. Each is a witness, and all of its facts count:
 
 - The event is over when a witness saw it begin and vanish (`completed`), or saw it vanish before it could begin
@@ -28,8 +28,8 @@ SHOWN: Final = 10
 """How many VMs a conflict names for each side."""
 
 
-def account(facts: Iterable[Fact], now: str, give_up_seconds: float | None) -> dict[str, Any]:
-    """The account of the event that these facts are about, ready for JSON; at least one fact.
+def event_summary(facts: Iterable[Fact], now: str, give_up_seconds: float | None) -> dict[str, Any]:
+    """The summary of the event that these facts are about, ready for JSON; at least one fact.
 
     `now` is a time as facts have it: an event that nobody closed within `give_up_seconds` after the last word about it
     and after its NotBefore is `no-end`; never with None. Copies (by `source` and `id`) count once. What nobody told
@@ -54,9 +54,9 @@ def account(facts: Iterable[Fact], now: str, give_up_seconds: float | None) -> d
         **_ending(best if closed else None),
         **_azure(latest),
         "not_before": not_before,
-        "named": sorted(named.values()),
-        "told_by": sorted(names.values()),
-        "silent": sorted(named[key] for key in named.keys() - names.keys()),
+        "resources": sorted(named.values()),
+        "reported_by": sorted(names.values()),
+        "not_reported_by": sorted(named[key] for key in named.keys() - names.keys()),
         **_place(views),
         "first_seen": first.first_seen if first else None,
         "first_seen_by": first.vm if first else None,
@@ -73,7 +73,7 @@ def account(facts: Iterable[Fact], now: str, give_up_seconds: float | None) -> d
 
 
 def due(found: dict[str, Any]) -> str:
-    """The time from which on the end of an open account is waited for."""
+    """The time from which on the end of an open summary is waited for."""
     last: str = max(found["last_record_at"], found["not_before"] or "")
     return last
 
@@ -196,8 +196,8 @@ def _felt(views: list[_View]) -> dict[str, Any]:
     felt: dict[str, float | None] = {}
     longest: list[float] = []
     for view in views:
-        seconds = [fact.felt_seconds for fact in view.own if fact.felt_seconds is not None]
-        longest += [fact.felt_longest for fact in view.own if fact.felt_longest is not None]
+        seconds = [fact.interruption_seconds for fact in view.own if fact.interruption_seconds is not None]
+        longest += [fact.interruption_longest_seconds for fact in view.own if fact.interruption_longest_seconds is not None]
         if seconds:
             felt[view.last.vm] = max([*seconds, felt.get(view.last.vm) or 0.0])
         elif any(fact.watched and fact.affects_self for fact in view.own):

@@ -120,9 +120,9 @@ class Fact:
     attempts: int | None = None
     verdict: str | None = None
     reason: str | None = None
-    felt_seconds: float | None = None
+    interruption_seconds: float | None = None
     """How long the VM stood still during the event so far; None: not told."""
-    felt_longest: float | None = None
+    interruption_longest_seconds: float | None = None
     watched: bool | None = None
     """Of closing records: whether anybody looked for interruptions."""
     gone_at: str | None = None
@@ -222,29 +222,29 @@ def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
         case "interruption.observed":
             interruption = _Members(data.mapping("interruption"))
             felt = interruption.number("total_seconds")
-            return {"felt_seconds": felt, "felt_longest": interruption.number("longest_seconds")}
+            return {"interruption_seconds": felt, "interruption_longest_seconds": interruption.number("longest_seconds")}
         case "completed" | "canceled" | "ended":
             return _closing(data)
     return {}
 
 
 def _closing(data: _Members) -> dict[str, Any]:
-    account = _Members(data.mapping("account"))
+    summary = _Members(data.mapping("summary"))
     return {
-        "first_seen": account.time("first_seen"),
-        "seen_before": account.text("seen_before"),
-        "notice_seconds": account.number("notice_seconds"),
-        "started_at": account.time("started_at"),
-        "started_by": account.text("started_by"),
-        "approved_at": account.time("approved_at"),
-        "rule": account.text("rule"),
-        "attempts": account.integer("approval_attempts"),
-        "felt_seconds": account.number("interruption_seconds"),
-        "felt_longest": account.number("interruption_longest_seconds"),
-        "watched": account.integer("interruptions_observed") is not None,
-        "gone_at": account.time("gone_at"),
-        "gaps": account.integer("gaps") or 0,
-        "gap_seconds": account.number("gap_seconds") or 0.0,
+        "first_seen": summary.time("first_seen"),
+        "seen_before": summary.text("seen_before"),
+        "notice_seconds": summary.number("notice_seconds"),
+        "started_at": summary.time("started_at"),
+        "started_by": summary.text("started_by"),
+        "approved_at": summary.time("approved_at"),
+        "rule": summary.text("rule"),
+        "attempts": summary.integer("approval_attempts"),
+        "interruption_seconds": summary.number("interruption_seconds"),
+        "interruption_longest_seconds": summary.number("interruption_longest_seconds"),
+        "watched": summary.integer("interruptions_observed") is not None,
+        "gone_at": summary.time("gone_at"),
+        "gaps": summary.integer("gaps") or 0,
+        "gap_seconds": summary.number("gap_seconds") or 0.0,
         "unseen": data.words("unseen"),
         "replaced_by": data.text("replaced_by"),
     }

@@ -1,7 +1,7 @@
 """What was read, and how far: records and checkpoints in one SQLite file, so that they can't disagree after a crash.
 
 One process at a time owns the file. A batch is one transaction: its facts, which events they change, and the position
-after it. So a process that is killed at any moment begins again exactly where its facts end. Which accounts are still
+after it. So a process that is killed at any moment begins again exactly where its facts end. Which summaries are still
 to be told is in the file as well: they are told again until `told` says that they were.
 """
 
@@ -107,7 +107,7 @@ class Store(CheckpointStore):
             yield _read(event_id, source, record_id, objects.get(digest), text)
 
     def to_tell(self) -> list[str]:
-        """The events whose accounts changed since they were told."""
+        """The events whose summaries changed since they were told."""
         return [event_id for (event_id,) in self._db.execute("SELECT event_id FROM events WHERE to_tell = 1")]
 
     def overdue(self, before: str) -> list[str]:
@@ -115,7 +115,7 @@ class Store(CheckpointStore):
         return [event_id for (event_id,) in self._db.execute("SELECT event_id FROM events WHERE due < ?", (before,))]
 
     def told(self, due: Mapping[str, str]) -> None:
-        """The accounts of these events were told; each with the time from which on its end is waited for, or NEVER."""
+        """The summaries of these events were told; each with the time from which on its end is waited for, or NEVER."""
         rows = [(time, event_id) for event_id, time in due.items()]
         self._db.executemany("UPDATE events SET to_tell = 0, due = ? WHERE event_id = ?", rows)
         self._db.commit()

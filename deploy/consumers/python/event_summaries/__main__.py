@@ -1,4 +1,4 @@
-"""The command line: `python -m accounts --help`."""
+"""The command line: `python -m event_summaries --help`."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _credential(parser: argparse.ArgumentParser) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m accounts",
-        description="Reads the records of azure-scheduled-events-exporter from Event Hubs and writes one account per "
+        prog="python -m event_summaries",
+        description="Reads the records of azure-scheduled-events-exporter from Event Hubs and writes one summary per "
         "event, as JSON lines on standard output, whenever it changes.",
         epilog=f"Credentials: {VARIABLE} with the claim Listen, or --namespace with the role Azure Event Hubs Data "
         "Receiver.",
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-size", type=_amount("B", "KB", "MB", "GB"), default="1GB", metavar="SIZE",
         help="of FILE; the oldest events are dropped beyond it (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--once", action="store_true", help="read what is there now, write its accounts and end")
+    parser.add_argument("--once", action="store_true", help="read what is there now, write its summaries and end")
     return parser
 
 
