@@ -94,7 +94,10 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
             yield end + at, series, count
     for number in range(0, size, 2):
         vm, moment = vm_of_fleet(number), end - 3600 - number * 7 * 86400 / size
-        start, stop = {"event_type": "Freeze", "started_by": "this_vm"}, {"event_type": "Freeze", "outcome": "completed"}
+        start, stop = (
+            {"event_type": "Freeze", "started_by": "this_vm"},
+            {"event_type": "Freeze", "outcome": "completed"},
+        )
         yield moment, recorded("instance", "events_started:increase5m", vm | start), 1
         yield moment + 300, recorded("instance", "events_closed:increase5m", vm | stop), 1
         if number % 20 == 0:

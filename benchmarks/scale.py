@@ -223,7 +223,10 @@ def _judge(vms: int, told: list[Record], counts: Counts, summaries: list[dict[st
     last = summaries[-1]
     print(f"  received {counts.received}, of them copies {counts.copies}; ", end="")
     print(f"missing {len(about_events) - counts.new}; about VMs {counts.about_vms.total()} (sent {about_vms})")
-    print(f"  one summary in {len(summaries)} lines: {last['records']} records of {len(last['reported_by'])} VMs, ", end="")
+    print(
+        f"  one summary in {len(summaries)} lines: {last['records']} records of {len(last['reported_by'])} VMs, ",
+        end="",
+    )
     print(f"{last['outcome']}, approved by {last['approved_by_vm']}, conflicts {last['conflicts']}")
     whole = counts.new == last["records"] == len(about_events) and last["reported_by"] == last["resources"]
     return whole and len(last["resources"]) == vms and last["outcome"] == "completed" and not counts.skipped

@@ -208,11 +208,11 @@ class App:
         )
         if (event_files := self._event_files) is not None:
             environment = replace(environment, event_files=lambda: event_files.state)
-        if settings.recorder.path:
+        if settings.recording.path:
             recorder = self._recorder = Recorder(
-                settings.recorder.path,
-                settings.recorder.max_bytes,
-                settings.recorder.files,
+                settings.recording.path,
+                settings.recording.max_bytes,
+                settings.recording.files,
                 log=self._log,
                 identity=self._identity.current,
                 poll_interval=options.poll_interval,

@@ -111,7 +111,7 @@ def _approval(sources: Sources) -> ApprovalSettings:
 
 def _check_together(settings: Settings, sources: Sources) -> None:
     """Add what is right alone, and doubtful or wrong beside the rest."""
-    source, approval, recorder = settings.source, settings.approval, settings.recorder
+    source, approval, recording = settings.source, settings.approval, settings.recording
     if source.api_version not in KNOWN_API_VERSIONS:
         known = ", ".join(KNOWN_API_VERSIONS)
         sources.warnings.append(f"source.api_version: {source.api_version} is not one this version knows ({known})")
@@ -126,9 +126,9 @@ def _check_together(settings: Settings, sources: Sources) -> None:
             origin = sources.pick(settings_of("gate")["event_types"]).origin
             hint = near_miss(word, KNOWN_TYPES)
             sources.warnings.append(f"{origin}: this version does not know {quote(word)}{hint}")
-    if recorder.path and os.path.normcase(recorder.path) == os.path.normcase(settings.outbox.path):
+    if recording.path and os.path.normcase(recording.path) == os.path.normcase(settings.outbox.path):
         sources.errors.append(
-            f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"
+            f"{sources.key('recording', 'path')}: expected another file than outbox.path, found the same"
         )
 
 

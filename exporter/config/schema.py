@@ -305,7 +305,7 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderSettings:
+class RecordingSettings:
     """A bounded recording of the raw documents, for `replay`. At most `files` files of `max_bytes` each."""
 
     path: str = option(_FILE, "", "File to record raw documents to, for replay. Empty: off.")
@@ -327,7 +327,7 @@ class Settings:
     gate: GateSettings = GateSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
-    recorder: RecorderSettings = RecorderSettings()
+    recording: RecordingSettings = RecordingSettings()
     config_file: str = ""
     warnings: tuple[str, ...] = ()
     approval_given: bool = field(default=False, compare=False)

@@ -64,13 +64,13 @@ def failure(reason: str) -> str:
 
 
 def verdict(value: Json) -> dict[str, Any]:
-    """The status in one sentence: `tone` (calm, coming, on or blind), `title`, and `lines` below it.
+    """The status in one sentence: `state` (none, scheduled, started, or unknown), `title`, and `lines` below it.
 
-    It is never calm while the agent is blind: what is not known is said to be so.
+    It is never `none` while the metadata service returns no data: the state is then `unknown`.
     """
-    tone, title, lines = _verdict(value)
+    state, title, lines = _verdict(value)
     plain = [text.replace(NO_BREAK_SPACE, " ") for text in (title, *lines)]
-    return {"tone": tone, "title": plain[0], "lines": plain[1:]}
+    return {"state": state, "title": plain[0], "lines": plain[1:]}
 
 
 _Verdict = tuple[str, str, tuple[str, ...]]
@@ -79,12 +79,12 @@ _Verdict = tuple[str, str, tuple[str, ...]]
 def _verdict(value: Json) -> _Verdict:
     source, events = value["source"], value["events"]
     if source["last_read_at"] is None:
-        return "blind", "Not known yet", (_never_read(source),)
+        return "unknown", "Not known yet", (_never_read(source),)
     if not source["fresh"]:
         known = f"Known then: {_worst(value)}." if events else "No event of this VM was known then."
-        return "blind", "Not known at the moment", (_age(source), known)
-    tone, title, lines = _present(value)
-    return tone, title, (lines if source["up"] else (*lines, _age(source)))
+        return "unknown", "Not known at the moment", (_age(source), known)
+    state, title, lines = _present(value)
+    return state, title, (lines if source["up"] else (*lines, _age(source)))
 
 
 def _present(value: Json) -> _Verdict:
@@ -94,15 +94,15 @@ def _present(value: Json) -> _Verdict:
         started = [event for event in events if event["status"] == Phase.STARTED]
         beside = next((event for event in started if event is not events[0]), None)
         lines = (meaning(events[0]), f"Also: {headline(beside)}." if beside else "")
-        return "on" if started else "coming", _worst(value), tuple(line for line in lines if line)
+        return "started" if started else "scheduled", _worst(value), tuple(line for line in lines if line)
     if source["warming"]:
         enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
-        return "blind", "Not known yet", (enabling,)
+        return "unknown", "Not known yet", (enabling,)
     if value["document"] and value["document"]["unreadable"]:
         unreadable = "The document holds events that can't be read; the log and the records have them."
-        return "blind", "Not known for sure", (unreadable,)
+        return "unknown", "Not known for sure", (unreadable,)
     nothing = f"The metadata service names no event for this VM, as of {_utc(source['last_read_at'])}."
-    return "calm", "Nothing is planned", (nothing,)
+    return "none", "Nothing is planned", (nothing,)
 
 
 def _worst(value: Json) -> str:

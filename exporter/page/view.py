@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS: Final = 10
 MAX_QUOTED: Final = 600
-ICONS: Final = {"calm": "1c7c4a", "coming": "e09a1a", "on": "d3342b", "blind": "8a5fc7"}
+ICONS: Final = {"none": "1c7c4a", "scheduled": "e09a1a", "started": "d3342b", "unknown": "8a5fc7"}
 DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
 OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
 
@@ -91,7 +91,7 @@ Value = Part | tuple[Part, ...]
 class Card(Struct, frozen=True):
     """One event that is not over."""
 
-    tone: str
+    state: str
     title: Value
     when: str
     rows: tuple[tuple[str, Value], ...]
@@ -106,7 +106,7 @@ def render_page(status: Json) -> bytes:
     verdict, name = status["verdict"], status["vm"]["name"]
     page = _template().render(
         title=f"{verdict['title']} · {(name or 'this VM')[:100]}",
-        icon=ICONS[verdict["tone"]],
+        icon=ICONS[verdict["state"]],
         refresh_seconds=REFRESH_SECONDS,
         name=quoted(name) if name else "This VM (its name is not known yet)",
         name_known=bool(name),
@@ -196,7 +196,7 @@ def _card(event: Json) -> Card:
         ("EventId", quoted(event["event_id"], "id")),
     )
     title = _outside(event, "event_type", 60) or "Event of unknown type"
-    return Card("on" if started else "coming", title, when(event), rows)
+    return Card("started" if started else "scheduled", title, when(event), rows)
 
 
 def _status(event: Json) -> Value:

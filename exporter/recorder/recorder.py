@@ -229,7 +229,7 @@ class _Writer:
                 self._failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
             else:
                 if lost:
-                    self._log.recovered("recorder", "recorder.recovered", lost=lost)
+                    self._log.recovered("recorder", "recording.recovered", lost=lost)
                 lost = 0
             with self._lock:
                 self._waiting -= 1
@@ -237,7 +237,7 @@ class _Writer:
         self._files.close()
 
     def _failed(self, detail: str) -> None:
-        self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail=detail)
+        self._log.failing("recorder", "recording.failed", path=str(self._files.path), detail=detail)
 
 
 Line = dict[str, Any]

@@ -231,7 +231,7 @@ class Shown:
             else:
                 assert each["not_before_in_seconds"] == pytest.approx(life.starts - self.world.clock.wall, abs=1e-2)
             assert (each["started_at"] is None) is (life.started is None)
-            assert card.attributes["class"] == ("on" if life.phase == "Started" else "coming")
+            assert card.attributes["class"] == ("started" if life.phase == "Started" else "scheduled")
             assert plain(card.one("h3").text) == (life.kind or "Event of unknown type")
             assert ("Not before" in terms(card)) is (life.starts is not None)
 

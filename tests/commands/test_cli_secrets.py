@@ -41,7 +41,7 @@ PATHS = [
     "otlp.client_certificate",
     "otlp.client_key",
     "outbox.path",
-    "recorder.path",
+    "recording.path",
     "web.config_file",
 ]
 

@@ -173,8 +173,8 @@ def test_a_size_is_read_alike_from_flag_variable_and_file(text: str, size: int) 
     """MB is 10^6 bytes and MiB 2^20 of them, everywhere; a bare number is bytes."""
     assert loaded(f"--outbox.max-bytes={text}").outbox.max_bytes == size
     assert loaded(environ={"SCHEDULED_EVENTS_OUTBOX_MAX_BYTES": text}).outbox.max_bytes == size
-    assert loaded(toml=f'[recorder]\nmax_bytes = "{text}"').recorder.max_bytes == size
-    assert loaded(toml=f"[recorder]\nmax_bytes = {size}").recorder.max_bytes == size
+    assert loaded(toml=f'[recording]\nmax_bytes = "{text}"').recording.max_bytes == size
+    assert loaded(toml=f"[recording]\nmax_bytes = {size}").recording.max_bytes == size
 
 
 @pytest.mark.parametrize("text", ["100", "100mb", "100M", "1.5GB", "-1MB", "MB", "1e9", "2TiB", "100 000 000", "١MB"])

@@ -154,7 +154,7 @@ def test_check_of_long_paths_and_rules_fits(capsys: pytest.CaptureFixture[str], 
     flags = (
         f"--config.file={policy}",
         f"--outbox.path={deep / 'outbox.db'}",
-        f"--recorder.path={deep / 'recording'}",
+        f"--recording.path={deep / 'recording'}",
         f"--source.vm-name={LONG_VM}",
         "--gate.event-types=Freeze,Reboot,Redeploy,Preempt,Terminate,Rebooot,SomethingNew",
         "--source.api-version=2031-01-01",

@@ -130,7 +130,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert (settings.gate.lead, settings.gate.event_types) == (300.0, ("Terminate", "Freeze"))
     assert settings.web.address == ("::1", 0)
     assert settings.web.dashboard_url == "https://grafana.example/d/vm?var-instance={vm_name}"
-    assert settings.recorder.max_bytes == 2**40
+    assert settings.recording.max_bytes == 2**40
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -155,7 +155,7 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert dataclasses.astuple(settings.gate) == (120.0, ("Reboot", "Redeploy", "Preempt", "Terminate"))
     assert dataclasses.astuple(settings.web) == ("0.0.0.0:10169", "", "")
     assert dataclasses.astuple(settings.log) == ("info", "logfmt")
-    assert settings.recorder.path == ""
+    assert settings.recording.path == ""
 
 
 def test_the_default_policy_is_the_one_of_the_settings() -> None:

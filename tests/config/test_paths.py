@@ -114,7 +114,7 @@ def test_elsewhere_names_are_taken_and_those_of_windows_too(path: str) -> None:
 
 
 @pytest.mark.windows
-@pytest.mark.parametrize("flag", ["approval.hold-file", "outbox.path", "recorder.path"])
+@pytest.mark.parametrize("flag", ["approval.hold-file", "outbox.path", "recording.path"])
 @pytest.mark.parametrize("path", [r"\x", "/var/lib/x", "C:x", r"C:\NUL", r"C:\x:y"])
 def test_on_windows_no_setting_takes_such_a_path(flag: str, path: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag}: expected"):
@@ -130,6 +130,6 @@ def test_on_windows_no_rule_takes_such_a_path(path: str) -> None:
 
 @pytest.mark.windows
 def test_on_windows_the_recording_is_not_the_outbox_in_another_spelling() -> None:
-    args = parser().parse_args([r"--outbox.path=C:\data\outbox.db", "--recorder.path=c:/DATA/Outbox.db"])
+    args = parser().parse_args([r"--outbox.path=C:\data\outbox.db", "--recording.path=c:/DATA/Outbox.db"])
     with pytest.raises(ConfigError, match=r"expected another file than outbox\.path"):
         load(args, {})

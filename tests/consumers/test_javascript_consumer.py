@@ -30,7 +30,15 @@ OUTCOMES: Final = {"completed", "canceled", "ended"}
 LINE: Final = {"id", "source", "kind", "time", "event_id", "event_type", "vm", "severity", "message"}
 SUMMARY: Final = {
     *("first_seen", "seen_before", "notice_seconds", "documented_minimum_notice_seconds", "started_by", "approved_at"),
-    *("rule", "approval_attempts", "scheduled_duration_seconds", "started_at", "started_duration_seconds", "gone_at", "last_status"),
+    *(
+        "rule",
+        "approval_attempts",
+        "scheduled_duration_seconds",
+        "started_at",
+        "started_duration_seconds",
+        "gone_at",
+        "last_status",
+    ),
     *("last_not_before", "unseen", "updates", "updates_while_started", "gaps", "gap_seconds"),
     *("announced_duration_seconds", "interruptions_observed", "interruption_seconds", "interruption_longest_seconds"),
 }

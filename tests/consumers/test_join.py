@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.consumers.python.event_summaries.join import OUTCOMES, event_summary, due
+from deploy.consumers.python.event_summaries.join import OUTCOMES, due, event_summary
 from deploy.consumers.python.event_summaries.record import AzureEvent, Fact, Place
 from exporter.core.records import Record, timestamp
 from tests.support.core_documents import NOON
@@ -58,7 +58,9 @@ def life(vm: str, begin: float = 0.0) -> list[Fact]:
     return [
         fact("scheduled", begin, vm, notice_seconds=900.0 - begin),
         fact("started", begin + 100, vm, started_by="not_before"),
-        closing("completed", begin + 110, vm, first_seen=at(begin), started_at=at(begin + 100), started_by="not_before"),
+        closing(
+            "completed", begin + 110, vm, first_seen=at(begin), started_at=at(begin + 100), started_by="not_before"
+        ),
     ]
 
 
@@ -149,7 +151,7 @@ def test_who_told_and_who_was_silent_are_all_there_are(facts: list[Fact]) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_real_fleet_gives_one_summary_in_any_order(seed: int, tmp_path: Path) -> None:
-    """Four agents tell of two events of all of them: two summaries, each with four witnesses, approved by the leader."""
+    """Two events of four VMs give two summaries, each with four reporting VMs, approved by the leader."""
     bodies = [record.to_json() for record in _real(tmp_path)]
     expected = summaries(bodies)
     chance = random.Random(seed)  # noqa: S311  # an order, no secret

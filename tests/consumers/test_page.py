@@ -18,7 +18,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from tests.support.documentation import ROOT, blocks
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, summaries, recorded
+from tests.support.fleet_records import HUB, recorded, summaries
 from tests.support.javascript_consumer import installed
 from tests.support.node import node_binary, node_environment
 from tests.support.peers import need

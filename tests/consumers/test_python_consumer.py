@@ -25,7 +25,7 @@ from deploy.consumers.python.event_summaries.store import Store
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, summaries, last_lines, recorded
+from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, last_lines, recorded, summaries
 from tests.support.hostile_messages import hostile, mutants
 from tests.support.peers import until
 
@@ -225,7 +225,12 @@ def test_bad_usage_is_a_sentence(
 ) -> None:
     """Exit code 2, and nothing of a secret."""
     done = subprocess.run(
-        [sys.executable, "-m", "event_summaries", *(word.replace("a.db", str(tmp_path / "a.db")) for word in arguments)],
+        [
+            sys.executable,
+            "-m",
+            "event_summaries",
+            *(word.replace("a.db", str(tmp_path / "a.db")) for word in arguments),
+        ],
         cwd=FOLDER,
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,

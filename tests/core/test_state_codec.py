@@ -43,7 +43,9 @@ def full() -> State:
     tracked = replace(
         tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
     )
-    tracked = replace(tracked, started=Instant(NOON, 4.0), started_by=StartedBy.NOT_BEFORE, numbers={"scheduled": 1, "": 7})
+    tracked = replace(
+        tracked, started=Instant(NOON, 4.0), started_by=StartedBy.NOT_BEFORE, numbers={"scheduled": 1, "": 7}
+    )
     state = with_tracked(watcher.state, tracked)
     return replace(
         state,

@@ -84,7 +84,7 @@ def test_mistakes_are_found() -> None:
         ("2-ingestion.kql", 'tostring(Record["type"]) startswith', 'tostring(Recrod["type"]) startswith'),
         ("2-ingestion.kql", "by Source, Id\n", "by Sorce, Id\n"),
         ("3-functions.kql", "coalesce(ClosedBefore, OpenedBefore)", "coalesce(ClosedBefore, OpendBefore)"),
-        ("3-functions.kql", "    let Seen = ScheduledEventsByVm(", "    let Seen = ScheduledEventsWitneses("),
+        ("3-functions.kql", "    let Seen = ScheduledEventsByVm(", "    let Seen = ScheduledEventsByMv("),
         ("3-functions.kql", "let Ids = Summaries | distinct EventId", "let Ids = Summaries | distnct EventId"),
     )
     for name, right, spoilt in mistakes:

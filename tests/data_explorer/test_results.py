@@ -22,7 +22,7 @@ NOW: Final = datetime(2026, 12, 1, tzinfo=UTC)
 PLACE: Final = {"SubscriptionId", "ResourceGroup", "VmssName", "Location", "Tags"}
 """Where a VM is: in most results, and always the same in the story."""
 
-DATED: Final = ("Timeline", "ReportingVms", "Summaries", "Notice", "Freezes", "NeverEnded", "Approvals")
+DATED: Final = ("Timeline", "ByVm", "Summaries", "Notice", "Freezes", "NeverEnded", "Approvals")
 CALLS: Final = {
     "ScheduledEventsMinimumNotice": "ScheduledEventsMinimumNotice()",
     **{f"ScheduledEvents{name}": f"ScheduledEvents{name}({', '.join(SPAN)})" for name in DATED},
@@ -71,7 +71,12 @@ def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None
     assert shown(row, "VmNames", "Resources") == [["web-0", "web-1", "web-2"], ["web-0", "web-1"]]
     assert shown(row, "FirstSeen", "SeenUnbroken", "NoticeSeconds") == ["03 10:00:00", True, 900.0]
     assert shown(row, "NotBefore", "StartedAt", "GoneAt") == ["03 10:15:00", "03 10:15:00", "03 10:20:00"]
-    assert shown(row, "AnnouncedSeconds", "InterruptedVms", "InterruptionSecondsWorst", "InterruptionSecondsTotal") == [9, 1, 4.0, 4.0]
+    assert shown(row, "AnnouncedSeconds", "InterruptedVms", "InterruptionSecondsWorst", "InterruptionSecondsTotal") == [
+        9,
+        1,
+        4.0,
+        4.0,
+    ]
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "ApprovedAt") == ["not_before", None, None, None]
 
 
@@ -122,7 +127,14 @@ def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None
 def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> None:
     """A row per VM that the event names; nothing felt is null, not 0; the interruptions of one event are added."""
     rows = ask(database, "Freezes")
-    columns = ("VmName", "AnnouncedSeconds", "InterruptionSeconds", "InterruptionLongestSeconds", "Interruptions", "LongerBySeconds")
+    columns = (
+        "VmName",
+        "AnnouncedSeconds",
+        "InterruptionSeconds",
+        "InterruptionLongestSeconds",
+        "Interruptions",
+        "LongerBySeconds",
+    )
     assert [shown(row, *columns) for row in rows] == [
         ["web-0", 2, None, None, 0, None],
         ["web-0", 9, 4.0, 4.0, 1, -5.0],
@@ -141,7 +153,12 @@ def test_what_was_felt_is_known_without_the_closing_record() -> None:
     other.ingest(record for record in story.month() if record["data"]["kind"] != "completed")
     row = next(row for row in ask(other, "Freezes") if row["Interruptions"] == 2)
     other.close()
-    assert shown(row, "VmName", "Outcome", "InterruptionSeconds", "InterruptionLongestSeconds") == ["web-0", "open", 7.5, 5.0]
+    assert shown(row, "VmName", "Outcome", "InterruptionSeconds", "InterruptionLongestSeconds") == [
+        "web-0",
+        "open",
+        7.5,
+        5.0,
+    ]
 
 
 def test_events_that_never_ended_are_found(database: Database) -> None:
@@ -157,7 +174,12 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
 def test_who_approved_is_told(database: Database) -> None:
     """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
     row = of(ask(database, "Approvals"), story.APPROVED)
-    assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["this_vm", "web-0", "short-freezes", 600.0]
+    assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == [
+        "this_vm",
+        "web-0",
+        "short-freezes",
+        600.0,
+    ]
     assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]
     by = {row["EventId"]: row["StartedBy"] for row in ask(database, "Approvals")}
     assert by[story.LATE.lower()] == "unknown"

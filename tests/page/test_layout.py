@@ -69,11 +69,11 @@ def _named_at_length(story: Story) -> Status:
 
 
 PAGES: Final[dict[str, Callable[[], tuple[Story, Status]]]] = {
-    "calm": lambda: (story := statuses.empty_story(), _full(story)),
+    "none": lambda: (story := statuses.empty_story(), _full(story)),
     "two events": lambda: (story := statuses.scheduled_story(), _full(story)),
     "felt": lambda: (story := _felt(), _full(story)),
     "over": lambda: (story := statuses.closed_story(), _full(story)),
-    "blind": lambda: (story := statuses.scheduled_story(), statuses.failing_status(story)),
+    "unknown": lambda: (story := statuses.scheduled_story(), statuses.failing_status(story)),
     "fifty events with long names": lambda: (story := _long_names(), _named_at_length(story)),
 }
 

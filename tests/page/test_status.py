@@ -54,7 +54,7 @@ def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
     assert value["type"] == "azure_scheduled_events.status.v1"
     assert value["as_of"] == "2025-11-21T12:10:03.500000Z"
     assert value["verdict"] == {
-        "tone": "calm",
+        "state": "none",
         "title": "Nothing is planned",
         "lines": ["The metadata service names no event for this VM, as of 2025-11-21 12:10:01 UTC."],
     }
@@ -144,7 +144,7 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     story.state = replace(story.state, tracked={**story.state.tracked, key: felt})
     value = of(story, 3)
     freeze = value["events"][1]
-    assert value["verdict"]["tone"] == "on"
+    assert value["verdict"]["state"] == "started"
     assert value["verdict"]["title"] == "Reboot in 21 min 46 s, at the earliest, and 1 more event"
     assert value["verdict"]["lines"][1] == "Also: Freeze started 3 s ago."
     assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "this_vm", "short-freeze")
@@ -173,7 +173,7 @@ def test_what_is_not_known_is_null() -> None:
     never = answered(Status(Instant(NOON), State(birth=NOON)), Instant(NOON))
     assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
     assert never["vm"] == {**dict.fromkeys(VM_TEXTS), "tags": {}}
-    assert never["verdict"]["tone"] == "blind"
+    assert never["verdict"]["state"] == "unknown"
     nameless = of(statuses.scheduled_story(), vm=Vm())
     assert [each["names_this_vm"] for each in nameless["events"]] == [None, None, None]
     failing = statuses.failing_status(statuses.scheduled_story())
@@ -244,7 +244,7 @@ def test_every_scenario_is_told_by_the_schema(name: str, tmp_path: Path) -> None
         told.append(answered(world.agent.status, world.clock.instant()))
         world.restart()
         told.append(answered(world.agent.status, world.clock.instant()))
-    assert told[-1]["verdict"]["tone"] == told[-2]["verdict"]["tone"] == "blind"
+    assert told[-1]["verdict"]["state"] == told[-2]["verdict"]["state"] == "unknown"
     assert any(value["events"] or value["closed"] for value in told) is bool(named)
 
 

@@ -27,7 +27,7 @@ def test_a_calm_page_says_as_of_when() -> None:
     """Nothing planned, a fresh document: calm, and as of when."""
     page = shown(statuses.empty_story().status())
     assert verdict(page) == (
-        "calm",
+        "none",
         "Nothing is plannedThe metadata service names no event for this VM, as of 2025-11-21 12:10:01 UTC.",
     )
     assert page.one("title").text == "Nothing is planned · shop-web_3"
@@ -38,7 +38,7 @@ def test_the_worst_event_is_the_headline() -> None:
     """What takes the VM down is named before a freeze that comes sooner, counted down, and how many more there are."""
     page = shown(statuses.scheduled_story().status())
     assert verdict(page) == (
-        "coming",
+        "scheduled",
         "Reboot in 21 min 53 s, at the earliest, and 1 more eventThe VM is rebooted. What is only in memory is lost.",
     )
     reboot, freeze = page.all("article")
@@ -67,7 +67,7 @@ def test_a_document_that_says_less_changes_nothing_on_the_page() -> None:
         page = shown(story.status())
         assert verdict(page) == verdict(before)
         (card,), (was,) = page.all("article"), before.all("article")
-        assert (card.attributes["class"], card.one("h3").text) == ("on", "Reboot")
+        assert (card.attributes["class"], card.one("h3").text) == ("started", "Reboot")
         assert terms(card)["Touches"] == terms(was)["Touches"] == "this VM, shop-web_1"
         assert terms(card)["Status"] == status
 
@@ -78,12 +78,12 @@ def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
     Headline and card have one word for when: in whole seconds.
     """
     page = shown(statuses.started_story().status(mode=Mode.ENFORCE), later=3.6)
-    tone, text = verdict(page)
-    assert tone == "on"
+    state, text = verdict(page)
+    assert state == "started"
     assert text.startswith("Reboot in 21 min 45 s, at the earliest, and 1 more event")
     assert text.endswith("Also: Freeze started 3 s ago.")
     card = terms(list(page.all("article"))[1])
-    assert card["Approved by"] == "us (rule short-freeze)"
+    assert card["Started by"] == "this VM (rule short-freeze)"
     assert card["Started"] == "2025-11-21 12:00:11 UTC (3 s ago)"
     assert not {"Not before", "Decision"} & set(card)
 
@@ -190,8 +190,8 @@ def test_it_never_looks_calm_when_blind() -> None:
         (warming.status(), 0, "Not known yetAzure may still be enabling"),
         (unreadable.status(), 0, "Not known for sureThe document holds events that can't be read"),
     ):
-        tone, text = verdict(shown(status, later))
-        assert tone == "blind", sentence
+        state, text = verdict(shown(status, later))
+        assert state == "unknown", sentence
         assert text.startswith(sentence)
 
 
@@ -209,8 +209,8 @@ def test_one_failed_poll_is_shown_without_an_alarm() -> None:
     """A fresh document stays the answer; that the last poll failed stands beside it."""
     story = statuses.empty_story()
     status = story.status(source=SourceStatus(False, story.now, Instant(story.now), "throttled", Instant(story.now)))
-    tone, text = verdict(shown(status, 2))
-    assert tone == "calm"
+    state, text = verdict(shown(status, 2))
+    assert state == "none"
     assert "can't be read: too many requests from this VM (429)" in text
 
 
@@ -232,7 +232,7 @@ def test_an_event_that_is_over_has_its_summary() -> None:
     assert closed["Reboot"]["Lasted"] == "–"
     freeze = closed["Freeze"]
     assert freeze["Notice"] == "14 min 53 s"
-    assert freeze["Approved by"] == "us (rule short-freeze)"
+    assert freeze["Started by"] == "this VM (rule short-freeze)"
     assert freeze["Lasted"] == "6 s"
     assert freeze["Interruption felt"] == "none observed (≥ 0.2 s)"
     key = folded(FREEZE["EventId"])
@@ -285,11 +285,11 @@ def test_what_has_started_is_shown_whatever_the_crowd() -> None:
     reboots = [{**REBOOT, "EventId": f"reboot-{place}"} for place in range(49)]
     story.read(*reboots, statuses.started(FREEZE))
     page = shown(story.status())
-    tone, text = verdict(page)
-    assert tone == "on"
+    state, text = verdict(page)
+    assert state == "started"
     assert text.startswith("Reboot in 21 min 58 s, at the earliest, and 49 more events")
     assert text.endswith("Also: Freeze started just now.")
-    assert [article.attributes["class"] for article in page.all("article")] == ["coming"] * 19 + ["on"]
+    assert [article.attributes["class"] for article in page.all("article")] == ["scheduled"] * 19 + ["started"]
     story.read(*(statuses.started({**FREEZE, "EventId": f"freeze-{place}"}) for place in range(30)), REBOOT)
     page = shown(story.status())
     assert verdict(page)[1].startswith("Reboot in 21 min 57 s, at the earliest, and 30 more events")

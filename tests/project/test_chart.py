@@ -152,7 +152,7 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "no mode": ({"approval": {"mode": "on"}}, '"off", "dry-run", "enforce"'),
     "a bare on": ({"approval": {"mode": True}}, "approval.mode"),
     "a port": ({"web": {"port": 70000}}, "65535"),
-    "a setting's bound": ({"settings": {"recorder": {"files": 1000}}}, "100"),
+    "a setting's bound": ({"settings": {"recording": {"files": 1000}}}, "100"),
     "words that are no list": ({"settings": {"gate": {"event_types": "Reboot"}}}, "event_types"),
     "a number without a unit": ({"settings": {"source": {"poll_interval": 1}}}, "poll_interval"),
     "a digest": ({"image": {"digest": "sha256:1"}}, "image.digest"),
@@ -384,7 +384,7 @@ def test_settings_survive_the_way_through_values() -> None:
     """Quotes, backslashes, newlines and letters of all kinds are the same in the file as in the values."""
     told = {
         "source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"},
-        "recorder": {"path": "/a b", "files": 3},
+        "recording": {"path": "/a b", "files": 3},
         "gate": {"event_types": ["a", "b"]},
     }
     (made,) = (

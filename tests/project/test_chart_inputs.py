@@ -71,7 +71,7 @@ FULL: Final[dict[str, Any]] = {
         "event_hubs": {"event_hub": "events", "custom_endpoint": "sb://127.0.0.1:5671"},
         "otlp": {"endpoint": "http://collector:4318", "service_name": "agent"},
         "web": {"dashboard_url": "https://grafana.example/d/vm?var-instance={vm_name}"},
-        "recorder": {"path": "/var/lib/azure-scheduled-events-exporter/recording.jsonl"},
+        "recording": {"path": "/var/lib/azure-scheduled-events-exporter/recording.jsonl"},
     },
     "eventHubs": {"connectionStringSecret": {"name": "event-hubs", "key": "connection-string"}},
     "otlp": {"headersSecret": {"name": "otlp", "key": "headers"}},
@@ -407,7 +407,7 @@ certificate = 'C:\\Users\\ca.crt'
 dashboard_url = "https://grafana.example/d/vm?var-instance={resource_group}/{vm_name}&orgId=1"
 [source]
 tags = ["headers", "connection_string"]
-[recorder]
+[recording]
 path = "C:\\\\Users\\\\recording.jsonl"
 """
     taken = documents({"settingsText": text})

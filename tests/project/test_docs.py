@@ -285,7 +285,7 @@ def test_every_setting_that_is_named_exists() -> None:
     known = {setting.name for setting in catalogue()} | {"approval.rules", "outbox.db", "web.yml"} | set(KINDS)
     outbox = (f"outbox.{word}" for word in ("unwritable", "damaged", "dropped"))
     files = (f"event_files.{word}" for word in ("failed", "stuck", "recovered"))
-    logged = {*outbox, "approval.postponed", *files, "recorder.failed", "recorder.recovered"}
+    logged = {*outbox, "approval.postponed", *files, "recording.failed", "recording.recovered"}
     wrong = [
         (name_of(page), name)
         for page in PAGES

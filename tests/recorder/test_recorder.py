@@ -24,7 +24,7 @@ from exporter.config.load import load, policy_values
 from exporter.config.schema import (
     ApprovalSettings,
     OutboxSettings,
-    RecorderSettings,
+    RecordingSettings,
     Settings,
     SourceSettings,
     WebSettings,
@@ -431,7 +431,7 @@ def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_
         recorder.keep(b"a", at(0))
         assert log.spoken.wait(10)
         event, fields = log.said[0]
-        assert (event, fields["path"]) == ("recorder.failed", str(path))
+        assert (event, fields["path"]) == ("recording.failed", str(path))
         recorder.keep(b"b", at(1))
         while len(log.said) < 3:
             log.spoken.wait(0.01)
@@ -441,7 +441,7 @@ def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_
     assert kinds(path) == ["vm", "body", "lost", "failure", "failure"]
     assert lines(path)[1]["body"] == "b"
     assert lines(path)[2] == {"at": "2026-03-02T09:00:02.000000Z", "lost": 3}
-    assert log.said[-1] == ("recorder.recovered", {"lost": 3})
+    assert log.said[-1] == ("recording.recovered", {"lost": 3})
 
 
 @pytest.mark.linux("moves a file that is open")
@@ -485,7 +485,7 @@ def test_lines_that_find_no_room_are_counted_where_they_are_missing(tmp_path: Pa
         "last",
         "very last",
     ]
-    assert [fields["lost"] for event, fields in log.said if event == "recorder.recovered"] == [1, 7]
+    assert [fields["lost"] for event, fields in log.said if event == "recording.recovered"] == [1, 7]
 
 
 def test_whether_the_outbox_could_be_written_is_kept_when_it_changes(tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) 
         with recording(path, log=log) as recorder:
             recorder.keep(b"a", at(0))
             assert log.spoken.wait(10)
-        assert log.said[0][0] == "recorder.failed"
+        assert log.said[0][0] == "recording.failed"
 
 
 @pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
@@ -545,7 +545,7 @@ def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
     with recording(path, log=log) as recorder:
         recorder.keep(b"a", at(0))
         assert log.spoken.wait(10)
-    assert log.said[0][0] == "recorder.failed"
+    assert log.said[0][0] == "recording.failed"
     if target == "file":
         assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("mine", 0o644)
     else:
@@ -563,7 +563,7 @@ def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> No
         path.symlink_to(tmp_path / "moved")
         recorder.keep(b"b", at(1))
         assert log.spoken.wait(10)
-    assert log.said[0][0] == "recorder.failed"
+    assert log.said[0][0] == "recording.failed"
     assert b'"b"' not in (tmp_path / "moved").read_bytes()
 
 
@@ -607,7 +607,7 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
 def test_replay_tells_from_the_recording_what_the_agent_told(
     tmp_path: Path, story: str, speed: float, kinds: set[str]
 ) -> None:
-    """The records of every event's life have the same ids, words and summaries as those that the running agent wrote."""
+    """The records of each event have the same ids, words and summaries as those that the running agent wrote."""
     path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
     with MetadataService(load_scenario(story), speed=speed, clock=Unhurried(0.03)) as service:
         settings = Settings(
@@ -615,7 +615,7 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
             approval=ApprovalSettings(mode=Mode.ENFORCE),
             outbox=OutboxSettings(path=str(outbox)),
             web=WebSettings(listen_address="127.0.0.1:0"),
-            recorder=RecorderSettings(path=str(path)),
+            recording=RecordingSettings(path=str(path)),
         )
         app = App(settings, Log(io.StringIO()), environ={})
         app.start()

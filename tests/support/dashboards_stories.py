@@ -280,7 +280,10 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     for number in range(280):
         at = end - 3600 - number * 3085
         vm = vm_of_fleet(number * 37 % FLEET_SIZE)
-        kind, who = ("Freeze", "Reboot", "Redeploy")[number % 3], ("this_vm", "other", "not_before", "not_before")[number % 4]
+        kind, who = (
+            ("Freeze", "Reboot", "Redeploy")[number % 3],
+            ("this_vm", "other", "not_before", "not_before")[number % 4],
+        )
         start, stop = {"event_type": kind, "started_by": who}, {"event_type": kind, "outcome": "completed"}
         yield at, recorded("instance", "events_started:increase5m", vm | start), 1
         yield at, recorded("instance", "events_closed:increase5m", vm | stop), 1

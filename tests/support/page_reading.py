@@ -76,7 +76,7 @@ def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Elemen
 
 
 def verdict(page: Element) -> tuple[str, str]:
-    """The tone and the text of the first sentence."""
+    """The state and the text of the first sentence."""
     banner = next(item for item in page.all("div") if item.attributes.get("class", "").startswith("verdict "))
     return banner.attributes["class"].removeprefix("verdict "), plain(banner.text)
 

@@ -1,8 +1,8 @@
-"""The project's style as data: forms of English that the project's text avoids, and a search for them in the repository.
+"""Forms of English that the project's text avoids, as data, and a search for them in the repository.
 
-Searched are Markdown prose (no code blocks, code spans, or link targets), docstrings, comments, and string literals that
-contain a space, in Python; and every line of the other files that a user reads. A line with `style: ok` is exempt, for a text
-that must contain such a form: a test of this search, or words that come from outside.
+The search reads Markdown prose (no code blocks, code spans, or link targets), docstrings, comments, string literals that
+contain a space in Python, and every line of the other files that a user reads. A line with `style: ok` is exempt: it
+has a text from outside, or a test of this search.
 
 `python -m tests.support.style [PATH…]` lists the findings, and with `--warn` also those that need judgement.
 """
@@ -27,7 +27,8 @@ FORBIDDEN = tuple(
         r"(^|[.!?:;|] |- )Who (?!is\b|are\b|let\b|knows\b)[a-z]+s\b",
         r"\b(nobody|somebody|everybody)\b",
         r"\b(is|are|be|was|were|been|not) (first |only |also )?(told|felt)\b(?! to)",
-        r"\b(it|agent|page|log|records?|metric|file|rule|line|table|service|status|Azure) (also )?(says?|said|tells?|told)\b",
+        r"\b(it|agent|page|log|records?|metric|file|rule|line|table|service|status|Azure) (also )?"
+        r"(says?|said|tells?|told)\b",
         r"\btells? (of|its|that|about)\b",
         r"\bAnswers (in|how|up|a|the|so|whether)\b",
         r"\bshall\b",
@@ -59,7 +60,22 @@ TEST_NAME = re.compile(r"_(told|tells|says|said|felt|whose|whom|nobody|shall|for
 _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 _LINK_TARGET = re.compile(r"(?<=\])\([^)\s]*\)|<https?://[^>]*>|https?://\S+")
 _FENCE = re.compile(r"\s*(```|~~~)")
-_PLAIN = (".yml", ".yaml", ".html", ".sh", ".ps1", ".js", ".mjs", ".toml", ".kql", ".service", ".path", ".timer", ".txt", ".tpl")
+_PLAIN = (
+    ".yml",
+    ".yaml",
+    ".html",
+    ".sh",
+    ".ps1",
+    ".js",
+    ".mjs",
+    ".toml",
+    ".kql",
+    ".service",
+    ".path",
+    ".timer",
+    ".txt",
+    ".tpl",
+)
 _UNREAD = re.compile(r"^(\.git/|tests/goldens/|deploy/[a-z-]+\.txt$|tests/node/|LICENSE$)|package-lock\.json$")
 
 
@@ -174,7 +190,9 @@ def files(*under: str) -> list[str]:
     return [
         path
         for path in listed
-        if (path.endswith((".md", ".py", *_PLAIN)) or "Makefile" in path) and not _UNREAD.search(path) and (ROOT / path).is_file()
+        if (path.endswith((".md", ".py", *_PLAIN)) or "Makefile" in path)
+        and not _UNREAD.search(path)
+        and (ROOT / path).is_file()
     ]
 
 
@@ -182,7 +200,11 @@ def main() -> int:
     """Print the findings below the paths given; return 1 if there is one."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--warn"]
     patterns = FORBIDDEN + (WARNED if "--warn" in sys.argv else ())
-    found = [finding for path in files(*arguments) for finding in findings(path, (ROOT / path).read_text(errors="replace"), patterns)]
+    found = [
+        finding
+        for path in files(*arguments)
+        for finding in findings(path, (ROOT / path).read_text(errors="replace"), patterns)
+    ]
     print(*found, f"{len(found)} findings", sep="\n")
     return bool(found)
 

@@ -264,7 +264,7 @@ def takes_over_from_root(world: World) -> None:
     _stop(world)
     guest.run(
         f"rm -rf {STATE}/*; umask 022; timeout 20 {NAME} run --source.url={world.source} "
-        f"--outbox.path={STATE}/outbox.db --recorder.path={STATE}/recording.jsonl"
+        f"--outbox.path={STATE}/outbox.db --recording.path={STATE}/recording.jsonl"
     )
     left = guest.run(f"stat -c '%a %U %n' {STATE}/*").text.splitlines()
     good = bool(left) and all(line.startswith("600 root ") for line in left)

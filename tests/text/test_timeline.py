@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.records import KINDS, Record
-from exporter.text.timeline import summary_lines, line, record_lines
+from exporter.text.timeline import line, record_lines, summary_lines
 from tests.support import factories
 
 AT = datetime(2026, 3, 2, 9, 0, 20, 500000, tzinfo=UTC)

@@ -173,9 +173,9 @@ def summary(settings: Settings) -> Iterator[Line]:
     yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
     if settings.event_files.path:
         yield "event files", f"one for each event of this VM in {settings.event_files.path}"
-    if settings.recorder.path:
-        recorder = settings.recorder
-        yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
+    if settings.recording.path:
+        recording = settings.recording
+        yield "recording", f"{recording.path}, {recording.files} files of {recording.max_bytes / _MIB:.4g} MiB"
     yield "log", f"{settings.log.level}, {settings.log.format}"
 
 

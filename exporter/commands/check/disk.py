@@ -245,13 +245,13 @@ def probe_hold_file(settings: Settings, _: ProbeEnvironment) -> Report:
 
 def probe_recorder(settings: Settings, _: ProbeEnvironment) -> Report:
     """Whether a recording could be written."""
-    path = Path(settings.recorder.path)
+    path = Path(settings.recording.path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
-    refusal = try_folder("recorder", path.parent, "recorder.path")
+        return Report((fail("recording", f"{path} is a link or no regular file, which is not written to: correct it"),))
+    refusal = try_folder("recording", path.parent, "recording.path")
     if refusal is None and sys.platform == "win32" and path.parent.exists() and not access.keeps_lists(path.parent):
-        return Report((warn("recorder", f"{path} can be written, and {access.NO_LISTS}: others may read it"),))
-    return Report((refusal or ok("recorder", f"{path} can be written"),))
+        return Report((warn("recording", f"{path} can be written, and {access.NO_LISTS}: others may read it"),))
+    return Report((refusal or ok("recording", f"{path} can be written"),))
 
 
 def open_to_writers(settings: Settings) -> list[str]:

@@ -40,8 +40,8 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
     probes["outbox"] = probe_outbox
     if settings.approval.hold_file:
         probes["hold_file"] = probe_hold_file
-    if settings.recorder.path:
-        probes["recorder"] = probe_recorder
+    if settings.recording.path:
+        probes["recording"] = probe_recorder
     if settings.event_files.path:
         probes["event_files"] = probe_event_files
     return {**probes, "web": probe_web}

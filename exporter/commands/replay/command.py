@@ -55,7 +55,7 @@ GIVEN: Final = (
     "policy that was not in force then, and what a decision marks so"
 )
 EPILOG: Final = """\
-An input is a recording ([recorder] path), one document as the metadata service gives it, several in a row or as JSON
+An input is a recording ([recording] path), one document as the metadata service gives it, several in a row or as JSON
 lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate`
 (its name, or a file). Inputs are one story in the order given, the files of a recording in the order of their times,
 and each scenario is a story of its own.

@@ -325,7 +325,7 @@ def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[s
     """What the service writes outside of its folder and has no right to yet."""
     for name, path, folder in (
         ("outbox.path", settings.outbox.path, os.path.dirname(settings.outbox.path)),
-        ("recorder.path", settings.recorder.path, os.path.dirname(settings.recorder.path)),
+        ("recording.path", settings.recording.path, os.path.dirname(settings.recording.path)),
         ("event_files.path", settings.event_files.path, settings.event_files.path),
     ):
         if not path or Path(path).is_relative_to(service.folder):

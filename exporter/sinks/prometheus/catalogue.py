@@ -149,7 +149,7 @@ FAMILIES: Final = (
     Family(
         "event_started_by",
         "gauge",
-        "1 for what started the event, while it is Started: this_vm (its approval), other (another approver), not_before, or unknown.",
+        "1 while the event is Started: this_vm (its approval), other (another approver), not_before, or unknown.",
         ("event_id", "started_by"),
     ),
     Family("event_approved_timestamp_seconds", "gauge", "When Azure accepted our approval.", ("event_id",)),
@@ -168,7 +168,7 @@ FAMILIES: Final = (
     Family(
         "events_started_total",
         "counter",
-        "Events of this VM whose start was observed, by what started them: this_vm, other, not_before (it passed), or unknown.",
+        "Observed starts of events of this VM, by what started them: this_vm, other, not_before, or unknown.",
         ("event_type", "started_by"),
     ),
     Family(

@@ -241,7 +241,9 @@ class PrometheusSink(Collector):
         if kind in CLOSING:
             self._count("events_closed_total", event_type, kind.value)
         if kind is Kind.COMPLETED and tracked.started_duration_seconds is not None and tracked.observed_since_started:
-            self._measure("started_duration_seconds", event_type, seconds=tracked.started_duration_seconds, event_id=event_id)
+            self._measure(
+                "started_duration_seconds", event_type, seconds=tracked.started_duration_seconds, event_id=event_id
+            )
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER

@@ -128,7 +128,7 @@ headers = {{ authorization = "Bearer {TOKEN}" }}
 scope = "all"
 [event_files]
 path = "{DRIVE}/run/events"
-[recorder]
+[recording]
 path = "{DRIVE}/var/log/recording"
 """
     )

@@ -70,11 +70,11 @@ def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: P
         "outbox",
         "a part of its path is a file",
     )
-    recorder = loaded(f"--recorder.path={tmp_path}/file/recording")
+    recorder = loaded(f"--recording.path={tmp_path}/file/recording")
     sentence_of(
-        findings_of(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)"
+        findings_of(probe_recorder, recorder), FAIL, "recording", "a part of its path is a file", "(recording.path)"
     )
-    sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
+    sentence_of(findings_of(probe_recorder, loaded(f"--recording.path={tmp_path}/recording")), OK, "recording")
 
 
 @pytest.mark.linux("/proc is a folder in which nobody can make a file")
@@ -90,9 +90,9 @@ def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         sentence_of(
-            findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/{name}")),
+            findings_of(probe_recorder, loaded(f"--recording.path={tmp_path}/{name}")),
             FAIL,
-            "recorder",
+            "recording",
             "not written to",
         )
 

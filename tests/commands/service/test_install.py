@@ -361,7 +361,7 @@ def test_a_relative_path_in_the_settings_is_of_the_services_folder(windows: Fake
         install(windows, outbox(windows))
 
 
-@pytest.mark.parametrize("key", ["outbox.path", "recorder.path", "event-files.path"])
+@pytest.mark.parametrize("key", ["outbox.path", "recording.path", "event-files.path"])
 def test_a_place_elsewhere_needs_a_right_until_the_service_has_it(
     windows: FakeWindows, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,9 +82,9 @@ def test_an_events_life_is_counted_once_each() -> None:
     assert value(sink, "events_started_total", event_type="Freeze", started_by="this_vm") == 1
     assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
     assert value(sink, "notice_seconds_sum", event_type="Freeze") == 15 * 60 - 3
-    assert value(sink, "started_seconds_sum", event_type="Freeze") == 7
-    assert value(sink, "started_seconds_bucket", event_type="Freeze", le="5.0") == 0
-    assert value(sink, "started_seconds_bucket", event_type="Freeze", le="10.0") == 1
+    assert value(sink, "started_duration_seconds_sum", event_type="Freeze") == 7
+    assert value(sink, "started_duration_seconds_bucket", event_type="Freeze", le="5.0") == 0
+    assert value(sink, "started_duration_seconds_bucket", event_type="Freeze", le="10.0") == 1
 
 
 def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None:
@@ -113,8 +113,8 @@ def test_the_time_started_is_told_only_where_it_was_watched() -> None:
         for transition in story.transitions:
             sink.observe(EventTransitioned(transition))
         assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
-        seconds = value(sink, "started_seconds_sum", event_type="Freeze")
-        return value(sink, "started_seconds_count", event_type="Freeze"), seconds
+        seconds = value(sink, "started_duration_seconds_sum", event_type="Freeze")
+        return value(sink, "started_duration_seconds_count", event_type="Freeze"), seconds
 
     def announced(story: Story) -> object:
         return story.read(FREEZE)

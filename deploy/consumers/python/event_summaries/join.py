@@ -7,7 +7,7 @@ those that it names, and with `records.scope = "all"` their neighbours. Each is 
   (`canceled`) while nobody who still has it saw it begin, or when nobody still has it.
 - The outcome is that of the best witness: `completed` before `canceled` before `ended` (which is: not seen), then the
   one that watched with the fewest gaps. Who says something else is in `conflicts`.
-- An approval by an agent (`this_vm`) is known to that agent alone: its neighbours say `other`, `not_before` or `unknown`.
+- Only the agent that approved an event knows it (`this_vm`): its neighbours record `other`, `not_before`, or `unknown`.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ def _felt(views: list[_View]) -> dict[str, Any]:
     longest: list[float] = []
     for view in views:
         seconds = [fact.interruption_seconds for fact in view.own if fact.interruption_seconds is not None]
-        longest += [fact.interruption_longest_seconds for fact in view.own if fact.interruption_longest_seconds is not None]
+        longest += [
+            fact.interruption_longest_seconds for fact in view.own if fact.interruption_longest_seconds is not None
+        ]
         if seconds:
             felt[view.last.vm] = max([*seconds, felt.get(view.last.vm) or 0.0])
         elif any(fact.watched and fact.affects_self for fact in view.own):

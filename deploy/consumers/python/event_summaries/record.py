@@ -222,7 +222,10 @@ def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
         case "interruption.observed":
             interruption = _Members(data.mapping("interruption"))
             felt = interruption.number("total_seconds")
-            return {"interruption_seconds": felt, "interruption_longest_seconds": interruption.number("longest_seconds")}
+            return {
+                "interruption_seconds": felt,
+                "interruption_longest_seconds": interruption.number("longest_seconds"),
+            }
         case "completed" | "canceled" | "ended":
             return _closing(data)
     return {}
