@@ -1,8 +1,8 @@
 """Forms of English that the project's text avoids, as data, and a search for them in the repository.
 
 The search reads Markdown prose (no code blocks, code spans, or link targets), Python's docstrings, comments, and string
-literals that contain a space, and every line of the other files that a user reads. A line with `style: ok` is exempt: it
-has a text from outside, or a test of this search.
+literals that contain a space, and every line of the other files that a user reads. A line with `style: ok` is exempt:
+it has a text from outside, or a test of this search.
 
 `python -m tests.support.style [PATH…]` lists the findings, and with `--warn` also those that need judgement.
 """
