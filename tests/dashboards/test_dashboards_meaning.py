@@ -412,7 +412,7 @@ def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
     accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
     assert accused == {id_of("stolen")}
     starts = lived.now('azure_scheduled_events_event_started_by{job="led"}')
-    assert sorted(row["metric"]["started_by"] for row in starts) == ["other", "time"]
+    assert sorted(row["metric"]["started_by"] for row in starts) == ["not_before", "other"]
 
 
 def test_every_rule_runs(lived: World) -> None:
