@@ -1,7 +1,7 @@
 """What a fleet costs: one agent and one Prometheus are measured, fleets of 1 to 10,000 VMs are calculated from it.
 
 `make bench WHAT=costs` measures for about half an hour and keeps what it found in `costs.json`, of which
-`make generate` makes the tables of docs/fleet.md. CPU is counted as the time that the scheduler gave a process, not by
+`make generate` makes the tables of docs/capacity.md. CPU is counted as the time that the scheduler gave a process, not by
 the clock on the wall, so that a busy machine disturbs it little.
 """
 
@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.agent import Agent, document, event, metadata_service
+from benchmarks.agent import VM, Agent, document, event, metadata_service
 from benchmarks.peers import Peers
 from benchmarks.usage import usage
 from exporter.simulator.metadata.service import MetadataService
@@ -35,7 +35,7 @@ from tests.support.ports import reserved_port
 
 FOUND: Final = Path(__file__).with_suffix(".json")
 MIB: Final = 1 << 20
-FLEETS: Final = (1, 1_000, 3_000, 10_000)
+FLEETS: Final = (1_000, 3_000, 10_000)
 SCRAPE_INTERVAL: Final = 15
 DAY: Final = 86_400
 TARGETS: Final = (100, 1_000)
@@ -46,12 +46,20 @@ OF_PROMETHEUS: Final = 5
 """Series that Prometheus itself makes for each target: `up` and four about the scrape."""
 WAVE_SECONDS: Final = 60
 """Within so long all VMs of a wave are taken to tell their records."""
+SHARED: Final = "Freeze of 1,000 VMs, approved"
+"""The event of `EVENTS` that names a whole scale set."""
 EVENTS: Final[Mapping[str, Mapping[str, object]]] = {
-    "Freeze, approved by the agent": {"EventType": "Freeze", "EventSource": "Platform", "DurationInSeconds": 5},
-    "Reboot by a user, approved by the agent": {"EventType": "Reboot", "EventSource": "User"},
+    "Freeze, approved": {"EventType": "Freeze", "EventSource": "Platform", "DurationInSeconds": 5},
+    "Reboot by a user, approved": {"EventType": "Reboot", "EventSource": "User"},
     "Redeploy by Azure, held": {"EventType": "Redeploy", "EventSource": "Platform"},
     "Preempt": {"EventType": "Preempt", "EventSource": "Platform"},
     "Terminate by autoscale": {"EventType": "Terminate", "EventSource": "User"},
+    SHARED: {
+        "EventType": "Freeze",
+        "EventSource": "Platform",
+        "DurationInSeconds": 5,
+        "Resources": [VM, *(f"web_{number}" for number in range(1, 1_000))],
+    },
 }
 
 
@@ -331,91 +339,78 @@ def _version(binary: str) -> str:
 
 
 def measured_table(found: Found) -> str:
-    """What one agent and one Prometheus were seen to need, as Markdown."""
+    """Return the measurements of one agent and one Prometheus as a Markdown table."""
     rows = [
-        (
-            "CPU of the agent with all outputs, polling once a second, not scraped",
-            f"{_percent(found.cpu_idle)} of a core",
-        ),
+        ("CPU of an agent that nothing scrapes, all outputs, one poll a second", f"{_percent(found.cpu_idle)} of a core"),
         ("CPU of one scrape", f"{found.cpu_scrape * 1e3:.1f} ms"),
         (
-            "memory of the agent (RSS): all outputs · Prometheus alone",
+            "Memory of the agent (RSS): all outputs · Prometheus only",
             f"{found.rss_all / MIB:.0f} MiB · {found.rss_prometheus / MIB:.0f} MiB",
         ),
-        ("series of a VM: quiet · with one event", f"{found.quiet.series} · {found.one_event.series}"),
-        (
-            "bytes of a scrape of a quiet VM: plain · gzip, which Prometheus asks for",
-            f"{found.quiet.plain:,} · {found.quiet.gzip:,}",
-        ),
-        *(
-            (f"records of an event on one VM: {name}", f"{count}, together {size:,} bytes")
-            for name, (count, size) in found.records.items()
-        ),
-        (
-            "records of a start and a stop of the agent",
-            f"{found.lifecycle[0]}, together {found.lifecycle[1]:,} bytes",
-        ),
-        ("connections to the event hub after `event_hubs.idle_close` without a record", str(found.connections[1])),
+        ("Series of a VM: no event · one event", f"{found.quiet.series} · {found.one_event.series}"),
+        ("Bytes of a scrape: plain · gzip", f"{found.quiet.plain:,} · {found.quiet.gzip:,}"),
+        *((f"Records: {name}", f"{count}, {size:,} bytes") for name, (count, size) in found.records.items()),
+        ("Records: start and stop of the agent", f"{found.lifecycle[0]}, {found.lifecycle[1]:,} bytes"),
+        ("Event Hubs connections of an idle agent", str(found.connections[1])),
         *(
             (
-                f"Prometheus, {each.targets:,} targets every {SCRAPE_INTERVAL} s, after {each.minutes:g} minutes",
-                f"{each.series:,} series, {each.rss / MIB:,.0f} MiB, {_percent(each.cpu)} of a core, "
-                f"{each.bytes_a_sample:.1f} bytes on disk a sample",
+                f"Prometheus, {each.targets:,} targets, after {each.minutes:g} minutes",
+                f"{each.series:,} series, {each.rss / MIB:,.0f} MiB, {100 * each.cpu:.1f} % of a core, "
+                f"{each.bytes_a_sample:.1f} bytes of disk a sample",
             )
             for each in found.prometheus
         ),
     ]
-    return _table(("measured", "figure"), rows)
+    return _table(("Measured", "Value"), rows)
 
 
 def calculated_table(found: Found, fleets: tuple[int, ...] = FLEETS) -> str:
-    """What fleets need by that, as Markdown."""
+    """Return what fleets of these sizes need, calculated from the measurements, as a Markdown table."""
     small, large = found.prometheus
-    most, most_bytes = max(found.records.values())
+    most, most_bytes = max(value for name, value in found.records.items() if name != SHARED)
+    shared, shared_bytes = found.records[SHARED]
     memory = (large.rss - small.rss) / (large.targets - small.targets)
     cpu = (large.cpu - small.cpu) / (large.targets - small.targets)
     of_quiet, of_event = found.quiet.series + OF_PROMETHEUS, found.one_event.series + OF_PROMETHEUS
     per_second = of_quiet / SCRAPE_INTERVAL
-    of_a_vm = found.cpu_idle + found.cpu_scrape / SCRAPE_INTERVAL
     lines: list[tuple[str, list[str]]] = [
-        ("CPU of each VM, scraped every 15 s", [f"{_percent(of_a_vm)} of a core" for _ in fleets]),
-        ("CPU of all agents together", [f"{of_a_vm * vms:.2g} cores" for vms in fleets]),
-        ("memory of each VM, all outputs", [f"{found.rss_all / MIB:.0f} MiB" for _ in fleets]),
-        ("series in Prometheus, with its own five of each target", [f"{of_quiet * vms:,}" for vms in fleets]),
+        ("Series", [f"{of_quiet * vms:,}" for vms in fleets]),
+        ("Series, one event on every VM", [f"{of_event * vms:,}" for vms in fleets]),
+        ("Samples a second", [f"{per_second * vms:,.0f}" for vms in fleets]),
+        ("Scrape traffic, gzip", [_rate(found.quiet.gzip * vms / SCRAPE_INTERVAL) for vms in fleets]),
+        ("Prometheus memory", [f"{memory * vms / MIB:,.0f} MiB" for vms in fleets]),
+        ("Prometheus CPU", [f"{100 * cpu * vms:.0f} % of a core" for vms in fleets]),
         (
-            "the same with an event on every VM",
-            [f"{of_event * vms:,}" for vms in fleets],
-        ),
-        ("samples a second", [f"{per_second * vms:,.0f}" for vms in fleets]),
-        ("scraped: gzip", [_rate(found.quiet.gzip * vms / SCRAPE_INTERVAL) for vms in fleets]),
-        ("scraped: plain", [_rate(found.quiet.plain * vms / SCRAPE_INTERVAL) for vms in fleets]),
-        ("Prometheus: memory on top of an empty one", [f"{memory * vms / MIB:,.1f} MiB" for vms in fleets]),
-        ("Prometheus: CPU", [f"{_percent(cpu * vms)} of a core" for vms in fleets]),
-        (
-            "Prometheus: disk a day, before it compacts",
+            "Prometheus disk a day, before compaction",
             [_size_of(per_second * DAY * large.bytes_a_sample * vms) for vms in fleets],
         ),
-        ("messages on a day without events", ["0" for _ in fleets]),
-        ("messages when all agents are restarted once", [f"{found.lifecycle[0] * vms:,}" for vms in fleets]),
-        ("messages of a wave: one event on every VM", [f"up to {most * vms:,}" for vms in fleets]),
-        ("the same in bytes", [f"up to {_size_of(most_bytes * vms)}" for vms in fleets]),
-        ("connections in that wave, for `idle_close` after the last record", [f"up to {vms:,}" for vms in fleets]),
+        ("Messages if all agents restart", [f"{found.lifecycle[0] * vms:,}" for vms in fleets]),
+        ("Messages of a wave", [f"{most * vms:,}" for vms in fleets]),
+        ("Bytes, events of one VM", [_size_of(most_bytes * vms) for vms in fleets]),
+        ("Bytes, events of 1,000 VMs", [_size_of(shared_bytes * vms) for vms in fleets]),
+        ("Throughput units, events of one VM", [f"{throughput_units(most * vms, most_bytes * vms)}" for vms in fleets]),
         (
-            f"throughput units, if all of it came within {WAVE_SECONDS} s (1,000 messages or 1 MB a second each)",
-            [f"{throughput_units(most * vms, most_bytes * vms)}" for vms in fleets],
+            "Throughput units, events of 1,000 VMs",
+            [f"{throughput_units(shared * vms, shared_bytes * vms)}" for vms in fleets],
         ),
-        ("the least tier by connections", [_tier(vms) for vms in fleets]),
+        ("Connections in a wave", [f"{vms:,}" for vms in fleets]),
+        ("Lowest tier by connections", [_tier(vms) for vms in fleets]),
     ]
-    heads = ("calculated", *(f"{vms:,} VM{'s' * (vms > 1)}" for vms in fleets))
+    heads = ("Calculated", *(f"{vms:,} VM{'s' * (vms > 1)}" for vms in fleets))
     return _table(heads, [(name, *cells) for name, cells in lines])
 
 
+def cpu_of_a_vm(found: Found) -> str:
+    """Return the CPU of an agent that is scraped every `SCRAPE_INTERVAL` seconds: a percentage of one core."""
+    return _percent(found.cpu_idle + found.cpu_scrape / SCRAPE_INTERVAL)
+
+
 def _percent(part: float) -> str:
-    return f"{100 * part:.2f} %"
+    return f"{100 * part:.1f} %"
 
 
 def _rate(bytes_a_second: float) -> str:
-    return f"{bytes_a_second / 1000:,.1f} kB/s"
+    return f"{bytes_a_second / 1000:,.0f} kB/s"
 
 
 def _size_of(count: float) -> str:
@@ -426,29 +421,34 @@ def _size_of(count: float) -> str:
 
 
 def throughput_units(messages: int, size: int) -> int:
-    """Throughput units of Basic and Standard, by Event Hubs quotas."""
+    """Return the throughput units (Basic, Standard) for this many messages and bytes within `WAVE_SECONDS`."""
     return max(1, -(-messages // (WAVE_SECONDS * 1000)), -(-size // (WAVE_SECONDS * 1_000_000)))
 
 
 def _tier(connections: int) -> str:
-    """The least tier whose brokered connections of a namespace suffice, by Event Hubs quotas."""
+    """Return the lowest tier whose quota of connections for a namespace is sufficient."""
     if connections <= 100:
-        return "Basic (100)"
+        return "Basic"
     if connections <= 5_000:
-        return "Standard (5,000)"
+        return "Standard"
     units = -(-connections // 10_000)
-    return f"Premium, {units} PU ({units * 10_000:,}), or two of Standard" if units == 1 else f"Premium, {units} PU"
+    return f"Premium ({units} PU) or two Standard" if units == 1 else f"Premium ({units} PU)"
 
 
 def _table(heads: tuple[str, ...], rows: list[Any]) -> str:
     lines = [heads, tuple("---" for _ in heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(f"|{'|'.join(cells)}|" for cells in lines)
 
 
 def written(found: Found) -> str:
-    """The generated part of docs/fleet.md."""
-    intro = f"Measured on {found.when} ({found.where}), on two shared cores that other work kept busy:"
-    return f"{intro}\n\n{measured_table(found)}\n\nCalculated from it:\n\n{calculated_table(found)}"
+    """Return the generated part of docs/capacity.md."""
+    return (
+        f"On each VM, the agent uses {cpu_of_a_vm(found)} of a core and {found.rss_all / MIB:.0f} MiB of memory with all "
+        f"outputs and a scrape every {SCRAPE_INTERVAL} s, at any fleet size.\n\n"
+        f"{calculated_table(found)}\n\n"
+        f"Calculated from these measurements ({found.when}; {found.where}; two shared, busy cores):\n\n"
+        f"{measured_table(found)}"
+    )
 
 
 def as_json(found: Found) -> str:

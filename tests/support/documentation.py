@@ -222,7 +222,7 @@ GENERATED: Final = {
     ("docs/approvals.md", "shipped settings"): shipped_settings_table,
     ("docs/architecture.md", "layers"): layers,
     ("docs/settings.md", "settings"): settings_table,
-    ("docs/fleet.md", "costs"): costs_tables,
+    ("docs/capacity.md", "costs"): costs_tables,
     ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/records.md", "records"): records_table,
     ("docs/commands.md", "replay"): replayed,
