@@ -1,6 +1,6 @@
-"""What a fleet costs: one agent and one Prometheus are measured, fleets of 1 to 10,000 VMs are calculated from it.
+"""Costs of a fleet: measure one agent and one Prometheus, and calculate fleets of 1,000 to 10,000 VMs from that.
 
-`make bench WHAT=costs` measures for about half an hour and keeps what it found in `costs.json`, of which
+`make bench WHAT=costs` measures for about half an hour and writes the results to `costs.json`, from which
 `make generate` makes the tables of docs/capacity.md. CPU is counted as the time that the scheduler gave a process, not by
 the clock on the wall, so that a busy machine disturbs it little.
 """
@@ -45,7 +45,7 @@ ACCEPT: Final = "application/openmetrics-text;version=1.0.0,text/plain;version=0
 OF_PROMETHEUS: Final = 5
 """Series that Prometheus itself makes for each target: `up` and four about the scrape."""
 WAVE_SECONDS: Final = 60
-"""Within so long all VMs of a wave are taken to tell their records."""
+"""The time within which all VMs of a wave send their records."""
 SHARED: Final = "Freeze of 1,000 VMs, approved"
 """The event of `EVENTS` that names a whole scale set."""
 EVENTS: Final[Mapping[str, Mapping[str, object]]] = {
@@ -74,7 +74,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one Prometheus needs for so many targets, after so many minutes. `cpu` is a part of a core, all of it."""
+    """What one Prometheus needs for `targets` after `minutes`. `cpu` is the total, as a share of one core."""
 
     targets: int
     minutes: float
@@ -86,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that is measured. Seconds and bytes; `cpu_idle` is the part of a core of an agent that nobody scrapes."""
+    """All measurements, in seconds and bytes. `cpu_idle` is the share of a core that an agent uses while nothing scrapes it."""
 
     when: str
     where: str
@@ -131,7 +131,7 @@ def scrape(url: str) -> tuple[Scrape, bytes]:
 def running(
     *flags: str, outputs: bool = True, settle: float = 5.0
 ) -> Iterator[tuple[Agent, MetadataService, Peers | None]]:
-    """An agent `settle` seconds after its start, with all outputs or Prometheus alone."""
+    """An agent `settle` seconds after its start, with all outputs or only Prometheus."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-")))
         peers = stack.enter_context(Peers()) if outputs else None
@@ -159,7 +159,7 @@ def answers() -> tuple[Scrape, Scrape]:
 
 
 def idle(seconds: float) -> tuple[float, float, int]:
-    """Of an agent with all outputs: CPU while nobody scrapes, CPU of one scrape, and memory after them."""
+    """Return the CPU of an agent with all outputs while nothing scrapes it, the CPU of one scrape, and the memory."""
     with running() as (agent, _, _):
         scrape(agent.url)
         before = agent.usage()
@@ -168,7 +168,7 @@ def idle(seconds: float) -> tuple[float, float, int]:
         alone = (after.running - before.running) / (after.at - before.at)
         for _ in range(SCRAPES):
             scrape(agent.url)
-            time.sleep(0.25)  # an answer is kept for a moment: each shall be made anew
+            time.sleep(0.25)  # the agent caches a response for a moment
         scraped = agent.usage()
         passed = scraped.at - after.at
         each = (scraped.running - after.running - alone * passed) / SCRAPES
@@ -254,7 +254,7 @@ class Copies:
 
 
 def stored(targets: int, minutes: float) -> Stored:
-    """A real Prometheus that scrapes so many targets every 15 s."""
+    """Measure a real Prometheus that scrapes this many targets every 15 s."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-")))
         agent, _, _ = stack.enter_context(running())

@@ -177,7 +177,7 @@ class Scene:
         return self.told.setdefault(vm.name, Told(vm, self.minutes))
 
     def share(self, part: float, *, vmss: str | None = None, skip: int = 0) -> list[Vm]:
-        """So many VMs as `part` of the fleet is, of one scale set or of all in turn, without the first `skip`."""
+        """As many VMs as this part of the fleet, of one scale set or of all in turn, without the first `skip`."""
         count = max(1, round(len(self.vms) * part))
         if vmss is not None:
             return [vm for vm in self.vms if vm.vmss == vmss][skip : skip + count]
@@ -218,7 +218,7 @@ def _autoscale(scene: Scene) -> None:
 
 
 def _early_autoscale(scene: Scene) -> None:
-    """The same, approved at once by somebody else, in a scale set that is nearly emptied."""
+    """The same, approved at once by another approver, in a scale set that is nearly emptied."""
     for number, vm in enumerate(scene.share(0.025, vmss="set4")):
         scene[vm].event(f"T{number}", "Terminate", "Platform", WARM, begins=WARM + 2, over=WARM + 6)
         scene[vm].away(WARM + 4, WARM + 34)
@@ -342,23 +342,23 @@ def _destination(scene: Scene) -> None:
 
 
 STORIES: Final = (
-    Story("a calm hour", 30, 30, _calm),
+    Story("an hour without events", 30, 30, _calm),
     Story("autoscale deletes a tenth of the fleet", 75, 30, _autoscale),
     Story("autoscale empties a scale set, approved early", 55, 10, _early_autoscale),
-    Story("6 live migrations, of 100 a day", 120, 500, _migrations, few=True),
+    Story("6 live migrations (100 a day)", 120, 500, _migrations, few=True),
     Story("4 Spot VMs are evicted", 45, 20, _spot, few=True),
-    Story("30 users restart a VM, one stays away", 100, 4, _user, few=True),
-    Story("a roll-out within an hour", 85, 2, _rollout),
-    Story("half of a Spot scale set is evicted", 85, 1, _spot_wave, "more capacity", 360),
-    Story("a wave restarts 200 VMs, 20 each quarter of an hour", 190, 1, _wave, "enough VMs stay", 360),
-    Story("a wave redeploys one scale set", 120, 2, _set_wave, "enough VMs stay", 360),
-    Story("the metadata service of a region is away for 20 min", 50, 1, _outage, "wait, or mend"),
-    Story("a scale set is cut off for 30 min", 55, 1, _partition, "mend the network"),
-    Story("one VM is blind for 30 min", 50, 3, _one_blind, "mend the VM", few=True),
+    Story("30 users restart a VM, one VM stays down", 100, 4, _user, few=True),
+    Story("an agent rollout within an hour", 85, 2, _rollout),
+    Story("half of a Spot scale set is evicted", 85, 1, _spot_wave, "add capacity", 360),
+    Story("a wave restarts 200 VMs, 20 every 15 min", 190, 1, _wave, "check capacity", 360),
+    Story("a wave redeploys one scale set", 120, 2, _set_wave, "check capacity", 360),
+    Story("the metadata service of a region fails for 20 min", 50, 1, _outage, "wait, or fix it"),
+    Story("a scale set is unreachable for 30 min", 55, 1, _partition, "fix the network"),
+    Story("one VM gets no data for 30 min", 50, 3, _one_blind, "fix the VM", few=True),
     Story("one exporter is down for 40 min", 60, 4, _one_down, "start it", few=True),
-    Story("hardware is predicted to fail", 60, 1, _predicted, "redeploy", few=True),
+    Story("hardware failure is predicted", 60, 1, _predicted, "redeploy", few=True),
     Story("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM", few=True),
-    Story("a VM stands still for 20 s", 50, 3, _still, "look", few=True),
-    Story("the whole job is gone for 40 min", 65, 1, _job_gone, "mend the discovery"),
-    Story("a destination takes nothing for two hours", 140, 1, _destination, "mend it", few=True),
+    Story("a VM pauses for 20 s", 50, 3, _still, "investigate", few=True),
+    Story("the job has no targets for 40 min", 65, 1, _job_gone, "fix service discovery"),
+    Story("a destination rejects all records for two hours", 140, 1, _destination, "fix it", few=True),
 )

@@ -103,7 +103,7 @@ def engine() -> Engine:
 
 
 def changes(story: Story, size: int, by: Engine) -> list[Change]:
-    """What fires in a story of so many VMs, by the rules and Prometheus' own engine. Where each VM stands for several,
+    """What fires in a story of `size` VMs, by the rules and Prometheus' own engine. Where each VM stands for several,
     the least number of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
     copies = by.copies
     scene = Scene(fleet(size // copies), story.minutes)
@@ -135,7 +135,7 @@ def changes(story: Story, size: int, by: Engine) -> list[Change]:
 
 
 def _copied(alerts: list[Alert], copies: int) -> list[Alert]:
-    """Each alert about a VM as many times, of VMs and events of their own; others as they are."""
+    """Return each alert about a VM `copies` times, with different VMs and events; others unchanged."""
     own = ("instance", "vm_name", "event_id")
     made = []
     for alert in alerts:
@@ -230,8 +230,8 @@ def hear(story: Story, size: int, told: Future[list[Change]], factor: float) -> 
 def table(heard: Sequence[Heard]) -> str:
     """The notifications of each story, and of a day of the month, in Markdown."""
     lines = [
-        "| what happens | of VMs | times a month | alerts | messages | pages | what a person must do |",
-        "| --- | --: | --: | --: | --: | --: | --- |",
+        "|Scenario|VMs|Times|Alerts|Messages|Pages|Action|",
+        "|---|--:|--:|--:|--:|--:|---|",
     ]
     messages = pages = 0
     for each in heard:
@@ -240,11 +240,10 @@ def table(heard: Sequence[Heard]) -> str:
         pages += loud * each.story.times
         alerts = sum(each.alerts.values())
         lines.append(
-            f"| {each.story.name} | {each.vms:,} | {each.story.times} | {alerts:,} | {quiet} | {loud} | "
-            f"{each.story.must or 'nothing'} |"
+            f"|{each.story.name}|{each.vms:,}|{each.story.times}|{alerts:,}|{quiet}|{loud}|{each.story.must or 'none'}|"
         )
-    lines.append(f"| **all of it, in 30 days** | | | | **{messages}** | **{pages}** | |")
-    lines.append(f"| **a day** | | | | **{messages / 30:.2f}** | **{pages / 30:.2f}** | |")
+    lines.append(f"|**30 days**||||**{messages}**|**{pages}**||")
+    lines.append(f"|**One day**||||**{messages / 30:.2f}**|**{pages / 30:.2f}**||")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The page for a fleet: its tables are arithmetic on what was measured, and its scrape configuration is Prometheus'."""
+"""The pages for a fleet: the tables are calculated from measurements, and the scrape configuration is valid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VM: Final = {
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """The scrape configuration of the page, with files of the test in the place of its CA and password."""
+    """Return the scrape configuration of the page, with the test's own files as CA and password."""
     (block,) = [block for block in blocks(PAGE) if block.language == "yaml"]
     text = block.text
     for name in ("fleet-ca.pem", "exporter-password"):
@@ -41,7 +41,7 @@ def configuration(folder: Path) -> dict[str, Any]:
 
 
 def relabelled(folder: Path, *targets: dict[str, str]) -> list[dict[str, str]]:
-    """The labels that Prometheus gives to targets which a discovery found so; {} for one that is dropped."""
+    """Return the labels that Prometheus gives to discovered targets; {} for a target that it drops."""
     config = configuration(folder)
     (job,) = config["scrape_configs"]
     del job["azure_sd_configs"]
@@ -56,8 +56,8 @@ def relabelled(folder: Path, *targets: dict[str, str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.peer("promtool")
-def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
-    """promtool finds it valid as it stands, discovery included."""
+def test_promtool_accepts_the_scrape_configuration(tmp_path: Path) -> None:
+    """The configuration is valid as shown, service discovery included."""
     (tmp_path / "prometheus.yml").write_text(json.dumps(configuration(tmp_path)), encoding="utf-8")
     command = [need("promtool"), "check", "config", str(tmp_path / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -66,9 +66,9 @@ def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("promtool")
-def test_a_target_says_which_vm_it_is_and_leaves_the_agents_labels_alone(tmp_path: Path) -> None:
-    """A VM with the agent is kept under its own name, as one target however it was found; one without is dropped; and
-    no label of a target is one of vm_info, which Prometheus would rename."""
+def test_targets_are_named_after_vms_and_do_not_shadow_labels_of_vm_info(tmp_path: Path) -> None:
+    """A VM with the agent is one target under its own name, no matter how it was discovered. A VM without the agent is
+    dropped. No label of a target is also one of vm_info, because Prometheus would rename the agent's."""
     as_single = {name: value for name, value in VM.items() if not name.endswith("scale_set")}
     bare = {name: value for name, value in VM.items() if not name.endswith("scheduled_events")}
     found = [
@@ -81,27 +81,24 @@ def test_a_target_says_which_vm_it_is_and_leaves_the_agents_labels_alone(tmp_pat
     assert relabelled(tmp_path, VM)[0]["__scheme__"] == "https"
 
 
-def test_what_is_calculated_grows_with_the_fleet() -> None:
-    """Twice the VMs are twice the series, samples and messages; the tier is the least whose connections suffice."""
+def test_calculated_values_grow_with_the_fleet() -> None:
+    """Twice the VMs have twice the series and messages; the tier is the lowest with enough connections."""
     found = costs.Found.read(costs.FOUND.read_text(encoding="utf-8"))
     rows = {
         cells[0].strip(): [cell.strip() for cell in cells[1:]]
         for line in costs.calculated_table(found, (100, 101, 5_000, 5_001, 10_000, 20_000)).splitlines()[2:]
         if (cells := line.strip("|").split("|"))
     }
-    assert [cell.split(" ")[0].strip(",") for cell in rows["the least tier by connections"]] == [
+    assert [cell.split(" ")[0].strip(",") for cell in rows["Lowest tier by connections"]] == [
         *("Basic", "Standard", "Standard", "Premium", "Premium", "Premium")
     ]
-    for name in (
-        "series in Prometheus, with its own five of each target",
-        "messages when all agents are restarted once",
-    ):
+    for name in ("Series", "Messages if all agents restart", "Messages of a wave"):
         hundred, *_, ten, twenty = (int(cell.replace(",", "")) for cell in rows[name])
         assert (ten, twenty) == (100 * hundred, 200 * hundred)
 
 
 def test_throughput_units_follow_messages_or_bytes() -> None:
-    """1,000 messages or 1 MB a second for each unit, whichever needs more, and never less than one."""
+    """A unit is 1,000 messages or 1 MB a second, whichever needs more units; the minimum is one."""
     seconds = costs.WAVE_SECONDS
     for messages, size, units in (
         (1, 1, 1),
@@ -112,14 +109,35 @@ def test_throughput_units_follow_messages_or_bytes() -> None:
         assert costs.throughput_units(messages, size) == units
 
 
-def test_what_was_measured_is_kept_whole() -> None:
-    """The file holds all that the tables are made of, and reads back as it was written."""
+def test_the_file_of_measurements_is_complete() -> None:
+    """The file has every value of the tables, and reads back as it was written."""
     found = costs.Found.read(costs.FOUND.read_text(encoding="utf-8"))
     assert costs.Found.read(costs.as_json(found)) == found
     assert set(found.records) == set(costs.EVENTS)
     assert [each.targets for each in found.prometheus] == list(costs.TARGETS)
     doubled = replace(found, cpu_idle=2 * found.cpu_idle)
-    assert costs.calculated_table(doubled) != costs.calculated_table(found)
+    assert costs.written(doubled) != costs.written(found)
+
+
+def test_the_plan_for_a_fleet_is_the_calculated_one() -> None:
+    """The first table of the fleet's page repeats the calculated values for 3,000 VMs."""
+    found = costs.Found.read(costs.FOUND.read_text(encoding="utf-8"))
+    rows = {
+        cells[0]: cells[1]
+        for line in costs.calculated_table(found, (3_000,)).splitlines()[2:]
+        if (cells := line.strip("|").split("|"))
+    }
+    plan = PAGE.read_text(encoding="utf-8").partition("| Resource | Amount |")[2].partition("\n\n")[0]
+    for amount in (
+        f"{costs.cpu_of_a_vm(found)} of a core, {found.rss_all / costs.MIB:.0f} MiB of memory",
+        f"{rows['Series']} series, {rows['Samples a second']} samples/s, 4 GiB of memory",
+        f"one {rows['Lowest tier by connections']} namespace",
+    ):
+        assert amount in plan
+    units = {"1": "one", "4": "four"}
+    of_one, of_many = (units[rows[f"Throughput units, events of {vms}"]] for vms in ("one VM", "1,000 VMs"))
+    assert f"{of_one} throughput unit ({of_many} if events name 1,000 VMs each)" in plan
+    assert 2 * int(rows["Prometheus memory"].removesuffix(" MiB").replace(",", "")) < 4 * 1024
 
 
 def test_the_readme_has_the_figures_of_one_vm_as_measured() -> None:

@@ -217,7 +217,7 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ),
     (
         "docs/fleet.md",
-        "in `enforce` the default rules approve reboots and redeployments of users at once, and freezes of up to 8 s.",
+        "they approve reboots and redeployments of users at once, and freezes of up to 8 s.",
         lambda: two_rules_approve_at_once() and windows_waits_for_nothing(),
     ),
     (

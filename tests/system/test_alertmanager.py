@@ -1,4 +1,4 @@
-"""The Alertmanager's configuration beside the compose file: valid, complete, and each alert goes where the docs say."""
+"""The Alertmanager configuration of the compose file: it is valid and complete, and routes alerts as documented."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.month import STORIES, Story
 from benchmarks.notifications import Change, play
-from tests.support.documentation import ROOT
+from tests.support.documentation import ROOT, blocks
 from tests.support.peers import need
 
 ALERTS: Final = ROOT / "alerts"
@@ -26,8 +26,8 @@ RULES: Final[list[dict[str, Any]]] = [
     for rule in group["rules"]
 ]
 SEVERITY: Final = {rule["alert"]: rule["labels"]["severity"] for rule in RULES if "alert" in rule}
-RECEIVER: Final = {"info": "nobody", "warning": "operators", "critical": "on-call"}
-OWNERS: Final = {"info": "nobody", "warning": "shop", "critical": "shop-on-call"}
+RECEIVER: Final = {"info": "none", "warning": "operators", "critical": "on-call"}
+OWNERS: Final = {"info": "none", "warning": "shop", "critical": "shop-on-call"}
 
 _NAMED: Final = re.findall(r"AzureScheduledEvents\w+", json.dumps(LOADED["route"]))
 _REPRESENTATIVES: Final = sorted(
@@ -58,14 +58,14 @@ def test_the_configuration_is_valid() -> None:
 
 @pytest.mark.parametrize("alert", _REPRESENTATIVES)
 def test_an_alert_goes_where_its_severity_and_owner_say(alert: str) -> None:
-    """info reaches nobody; warnings and critical alerts their own receiver, or that of the VM's owner."""
+    """info reaches no one; warnings and critical alerts reach their receiver, or that of the VM's owner."""
     severity = SEVERITY[alert]
     _routed(RECEIVER[severity], alertname=alert, severity=severity)
     _routed(OWNERS[severity], alertname=alert, severity=severity, tag_owner="shop")
 
 
-def test_a_severity_of_other_rules_reaches_somebody() -> None:
-    """What this project does not know is the operators'."""
+def test_alerts_of_other_projects_reach_the_operators() -> None:
+    """An unknown alert with an unknown severity is routed to `operators`."""
     _routed("operators", alertname="NodeDown", severity="page")
 
 
@@ -168,10 +168,10 @@ def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
     [({"vmss_name": "w2"}, {"tag_owner": "shop"}), ({"event_type": "Redeploy"}, {})],
     ids=["another scale set of an owner", "another type of event"],
 )
-def test_the_next_wave_is_told_while_the_first_goes_on(
+def test_the_next_wave_notifies_while_the_first_continues(
     other: dict[str, str], owner: dict[str, str], tmp_path: Path
 ) -> None:
-    """It mutes what is said of its VMs, so it is told within minutes; the first one is not told again."""
+    """A wave mutes alerts of its VMs, so the next one notifies within minutes, and the first one not again."""
     name = "AzureScheduledEventsMaintenanceWave"
     wave = {"alertname": name, "severity": SEVERITY[name], "scope": "scale set", **SET, **owner}
     begins = [[frozenset(wave.items())], [frozenset({**wave, **other}.items())]]
@@ -193,7 +193,7 @@ def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
 @pytest.mark.linux("runs the documented line in a shell")
 def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
     """The documented sed adds a tag to every list that carries the VM's labels, and promtool takes what comes of it."""
-    line = re.search(r"^sed .*tag_cost_centre.*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
+    line = re.search(r"^sed .*tag_cost_centre.*\\\n.*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
     assert line
     folder = tmp_path / "alerts"
     folder.mkdir()
@@ -227,18 +227,28 @@ def test_an_alert_about_a_vm_carries_the_whole_list(rule: dict[str, Any]) -> Non
         assert labels.endswith("vm_name, vmss_name, subscription_id, resource_group, tag_owner, tag_environment")
 
 
-def test_the_table_of_a_month_is_that_of_its_stories() -> None:
-    """docs/alertmanager.md has a row for each story, and the sums of what the rows tell."""
-    _, _, section = PAGE.read_text(encoding="utf-8").partition("## A month, as measured")
+def test_the_documented_route_to_an_owner_is_in_the_configuration() -> None:
+    """The YAML on the page is the first part of the route to the owner `shop`."""
+    (shown,) = [block for block in blocks(PAGE) if block.language == "yaml"]
+    (route,) = yaml.safe_load(shown.text)
+    (whole,) = [each for each in LOADED["route"]["routes"] if each.get("matchers") == route["matchers"]]
+    assert route == {**whole, "routes": whole["routes"][: len(route["routes"])]}
+
+
+def test_the_table_of_a_month_has_its_scenarios_and_their_sums() -> None:
+    """docs/benchmarks.md has a row for each scenario and the sums of the rows, and docs/alertmanager.md has the total."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    section = text.partition("## Notifications in a month\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
     stories = [row for row in rows[2:] if not row[0].startswith("**")]
     told = [(name, int(times), must) for name, _, times, _, _, _, must in stories]
-    assert told == [(story.name, story.times, story.must or "nothing") for story in STORIES]
+    assert told == [(story.name, story.times, story.must or "none") for story in STORIES]
     messages, pages = (sum(int(row[2]) * int(row[column]) for row in stories) for column in (4, 5))
     sums = [[cell.strip("*") for cell in row if cell.startswith("**")] for row in rows[-2:]]
     assert sums == [
-        ["all of it, in 30 days", str(messages), str(pages)],
-        ["a day", f"{messages / 30:.2f}", f"{pages / 30:.2f}"],
+        ["30 days", str(messages), str(pages)],
+        ["One day", f"{messages / 30:.2f}", f"{pages / 30:.2f}"],
     ]
-    idle = [row[0] for row in stories if row[6] == "nothing" and row[4:6] != ["0", "0"]]
-    assert not idle, "a message about what nobody must do"
+    assert f"**{messages} messages and {pages} pages**" in PAGE.read_text(encoding="utf-8")
+    idle = [row[0] for row in stories if row[6] == "none" and row[4:6] != ["0", "0"]]
+    assert not idle, "a message that needs no action"

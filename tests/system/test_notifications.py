@@ -1,4 +1,4 @@
-"""A day of a small fleet through the real rules, a real Alertmanager and a real webhook: who is told, and how often."""
+"""A day of a small fleet through the real rules, a real Alertmanager and a real webhook: receivers and counts of messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _story(words: str) -> Story:
 
 
 @pytest.mark.parametrize("words", ["autoscale deletes", pytest.param("approved early", marks=pytest.mark.nightly)])
-def test_what_nobody_must_do_is_not_even_an_alert(words: str) -> None:
+def test_events_that_need_no_action_raise_no_alert(words: str) -> None:
     """A tenth of the fleet is deleted, early or in time, its targets down or away afterwards: nothing fires at all."""
     assert changes(_story(words), VMS, Engine(Path(need("promtool")))) == []
 
@@ -38,7 +38,7 @@ def test_what_nobody_must_do_is_not_even_an_alert(words: str) -> None:
 def test_many_alerts_are_one_notification_or_none(
     words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path
 ) -> None:
-    """An outage of the metadata service is told once to each, whatever it does to VMs; a few evictions are not."""
+    """An outage of the metadata service notifies each receiver once, for any number of VMs; a few evictions notify no one."""
     story = _story(words)
     begun, notifications = play(story, changes(story, VMS, Engine(Path(need("promtool")))), FACTOR, tmp_path)
     assert begun.total() >= alerts
