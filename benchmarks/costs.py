@@ -1,8 +1,8 @@
 """Costs of a fleet: measure one agent and one Prometheus, and calculate fleets of 1,000 to 10,000 VMs from that.
 
 `make bench WHAT=costs` measures for about half an hour and writes the results to `costs.json`, from which
-`make generate` makes the tables of docs/capacity.md. CPU is counted as the time that the scheduler gave a process, not by
-the clock on the wall, so that a busy machine disturbs it little.
+`make generate` makes the tables of docs/capacity.md. CPU is the time that the scheduler gave a process, not wall-clock
+time, so that a busy machine has little influence.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All measurements, in seconds and bytes. `cpu_idle` is the share of a core that an agent uses while nothing scrapes it."""
+    """All measurements, in seconds and bytes. `cpu_idle` is the share of a core that an agent uses without scrapes."""
 
     when: str
     where: str
@@ -341,7 +341,7 @@ def _version(binary: str) -> str:
 def measured_table(found: Found) -> str:
     """Return the measurements of one agent and one Prometheus as a Markdown table."""
     rows = [
-        ("CPU of an agent that nothing scrapes, all outputs, one poll a second", f"{_percent(found.cpu_idle)} of a core"),
+        ("CPU of an agent without scrapes, all outputs, one poll a second", f"{_percent(found.cpu_idle)} of a core"),
         ("CPU of one scrape", f"{found.cpu_scrape * 1e3:.1f} ms"),
         (
             "Memory of the agent (RSS): all outputs · Prometheus only",
@@ -443,8 +443,8 @@ def _table(heads: tuple[str, ...], rows: list[Any]) -> str:
 def written(found: Found) -> str:
     """Return the generated part of docs/capacity.md."""
     return (
-        f"On each VM, the agent uses {cpu_of_a_vm(found)} of a core and {found.rss_all / MIB:.0f} MiB of memory with all "
-        f"outputs and a scrape every {SCRAPE_INTERVAL} s, at any fleet size.\n\n"
+        f"On each VM, the agent uses {cpu_of_a_vm(found)} of a core and {found.rss_all / MIB:.0f} MiB of memory with "
+        f"all outputs and a scrape every {SCRAPE_INTERVAL} s, at any fleet size.\n\n"
         f"{calculated_table(found)}\n\n"
         f"Calculated from these measurements ({found.when}; {found.where}; two shared, busy cores):\n\n"
         f"{measured_table(found)}"

@@ -236,7 +236,7 @@ def test_the_documented_route_to_an_owner_is_in_the_configuration() -> None:
 
 
 def test_the_table_of_a_month_has_its_scenarios_and_their_sums() -> None:
-    """docs/benchmarks.md has a row for each scenario and the sums of the rows, and docs/alertmanager.md has the total."""
+    """docs/benchmarks.md has a row for each scenario and the sums, and docs/alertmanager.md has the total."""
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     section = text.partition("## Notifications in a month\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]

@@ -1,4 +1,4 @@
-"""A day of a small fleet through the real rules, a real Alertmanager and a real webhook: receivers and counts of messages."""
+"""A day of a small fleet through the real rules, a real Alertmanager, and a real webhook: messages by receiver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_events_that_need_no_action_raise_no_alert(words: str) -> None:
 def test_many_alerts_are_one_notification_or_none(
     words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path
 ) -> None:
-    """An outage of the metadata service notifies each receiver once, for any number of VMs; a few evictions notify no one."""
+    """An outage of the metadata service notifies each receiver once; a few evictions notify no one."""
     story = _story(words)
     begun, notifications = play(story, changes(story, VMS, Engine(Path(need("promtool")))), FACTOR, tmp_path)
     assert begun.total() >= alerts
