@@ -1,8 +1,8 @@
-"""What the site needs beside mkdocs: pages from elsewhere in the repository.
+"""Hooks of the documentation site: pages from other directories, and links.
 
-The texts are written to be read in the repository: their links are relative paths that exist there. On the site a link
-to a page leads to the page, and a link to any other file leads to the repository. A built page that would load
-something from another server ends the build.
+Pages are written for the repository: their links are relative paths there. On the site, a link to a page leads to the
+page, and a link to any other file leads to the repository. A built page that would load something from another server
+fails the build.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ PAGES: Final = {
     "dashboards/README.md": "dashboards.md",
     "exporter/simulator/metadata/scenarios/README.md": "scenarios.md",
 }
-"""Files of the repository outside of docs/ that are pages of the site, and their names there."""
+"""Files outside of `docs/` that are pages of the site, and their names there."""
 SOURCES: Final = {page: source for source, page in PAGES.items()}
 PICTURES: Final = ("dashboards/vm.png", "dashboards/fleet.png")
 
 FENCE: Final = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
-NOT_RUN: Final = re.compile(r"^<!-- not run: (.+?) -->$", re.MULTILINE)
 LOADED: Final = re.compile(
     r"<(?:script|img|iframe)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\s>]*"
     r"|<link\b[^>]*rel=[\"']?(?:stylesheet|preconnect|preload|icon)[\"']?[^>]*href=[\"']?(?:https?:)?//[^\s>]*"
@@ -41,7 +40,7 @@ LOADED: Final = re.compile(
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages and pictures that are kept elsewhere in the repository."""
+    """Add the pages and pictures from other directories of the repository."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for picture in PICTURES:
@@ -50,19 +49,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Turns links within the repository into links of the site, and the marks of untested commands into text."""
+    """Turn links within the repository into links of the site."""
     source = SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def linked(match: re.Match[str]) -> str:
         return f"{match[1]}({_target(match[2], source, page.file.src_uri, config)})"
 
     parts = FENCE.split(markdown)
-    parts[::2] = [NOT_RUN.sub(r"*Not run by a test: \1.*\n", LINK.sub(linked, part)) for part in parts[::2]]
+    parts[::2] = [LINK.sub(linked, part) for part in parts[::2]]
     return "".join(parts)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Raises PluginError if a page would load something from another server."""
+    """Raise PluginError if a page would load something from another server."""
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         match = LOADED.search(path.read_text(encoding="utf-8"))
         if match:
@@ -70,7 +69,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _target(target: str, source: str, page: str, config: MkDocsConfig) -> str:
-    """The link of the site for a relative link in `source`, which is the page `page`."""
+    """Return the site's link for a relative link in `source`, which is the page `page`."""
     path, mark, anchor = target.partition("#")
     if not path or "://" in path or path.startswith("mailto:"):
         return target

@@ -152,27 +152,33 @@ def windows_waits_for_nothing() -> bool:
 
 
 CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
-    ("README.md", "It sends nothing by default. The mode is `dry-run`", by_default),
+    ("README.md", "It sends nothing by default: approvals run in `dry-run` mode", by_default),
     ("docs/approvals.md", "`dry-run` (default)", by_default),
     (
         "docs/approvals.md",
         "`rules = []` holds every event",
         lambda: read_policy({**settings("cloud-init")["approval"], "rules": []}).policy.rules == (),
     ),
-    ("docs/installation.md", "Start with the default mode `dry-run`", by_default),
+    ("docs/installation.md", "It starts in `dry-run` mode and sends no approvals.", by_default),
     (
-        "docs/installation.md",
-        "It begins in `dry-run`, without a destination, with metrics on port 10169.",
+        "docs/linux.md",
+        "The service starts in `dry-run`, without a destination, with metrics on port 10169.",
         begins_quietly,
     ),
     (
-        "docs/installation.md",
-        "hold file, ready files | `/etc/azure-scheduled-events-exporter/hold`",
+        "docs/linux.md",
+        "| `/etc/azure-scheduled-events-exporter/hold` | hold file |",
         lambda: {hold_file(name) for name in PACKAGES} == {"/etc/azure-scheduled-events-exporter/hold"},
     ),
     (
+        "README.md",
+        "in `enforce`, approve reboots and redeployments of users, and freezes of up to 8 s. "
+        "Linux packages also approve others once a ready file exists. Everything else is held.",
+        lambda: two_rules_approve_at_once() and others_wait(*PACKAGES) and all_else_is_held(),
+    ),
+    (
         "docs/installation.md",
-        "with approvals off: AKS' own agent",
+        "Helm chart, kustomize; approvals off",
         lambda: policy("Helm chart, kustomize base").mode is Mode.OFF,
     ),
     ("docs/kubernetes.md", "Approvals are off", lambda: policy("Helm chart, kustomize base").mode is Mode.OFF),

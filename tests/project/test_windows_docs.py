@@ -24,7 +24,9 @@ NAME: Final = "azure-scheduled-events-exporter"
 
 
 def paragraphs(page: Path) -> Iterator[str]:
-    """The paragraphs and list entries of a page, without the sections about systemd and Linux' packages."""
+    """The paragraphs and list entries of a page, without the page about Linux and sections about systemd."""
+    if name_of(page) == "docs/linux.md":
+        return
     for section in re.split(r"^(?=#)", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         if not re.search("systemd|Debian", section.partition("\n")[0]):
             yield from re.split(r"\n\n|\n(?=- )|\n(?=\*\*)", section)

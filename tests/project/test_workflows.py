@@ -33,6 +33,7 @@ WRITES: Final = {
     "chart": {"packages", "id-token"},
     "pypi": {"id-token"},
     "page": {"contents"},
+    "site": {"pages", "id-token"},
 }
 """What each job of a release may write; no other job may write anything."""
 
@@ -313,5 +314,6 @@ def test_a_release_publishes_last_and_only_what_passed() -> None:
     assert release["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert {"sign", "image", "chart"} <= before("pypi")
     assert "pypi" in before("page")
+    assert "page" in before("site")
     cached = [where for where, _, step in steps() if "cache" in step.get("uses", "")]
     assert cached == ["ci.yml: debian"]  # tests alone; it leaves nothing that is handed out
