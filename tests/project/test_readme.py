@@ -66,7 +66,7 @@ def made(target: str) -> str:
     return subprocess.run(command, text=True, capture_output=True, check=True, timeout=60).stdout
 
 
-def test_the_two_commands_do_what_the_readme_says() -> None:
+def test_both_commands_run_what_the_readme_states() -> None:
     """`make demo` sets up its environment and runs the demo (tests/system/test_demo.py runs all of it).
 
     `make test` runs the linters, the type checks, and all tests.
