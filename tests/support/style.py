@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 FORBIDDEN = tuple(
-    re.compile(pattern)
+    re.compile(pattern, re.NOFLAG if re.search(r"[A-Z][a-z]", pattern) else re.IGNORECASE)
     for pattern in (
         r"\bwho(so)?ever\b",
         r"\b(for|to|of|by|with|from) who\b(?! (is|are))",
