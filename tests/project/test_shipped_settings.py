@@ -13,7 +13,7 @@ from exporter.core.decision import match
 from exporter.core.policy import Mode, Policy
 from tests.support.core_documents import one
 from tests.support.documentation import prose
-from tests.support.shipped_settings import DEPLOY, ROOT, SHIPPED, checked, hold_file
+from tests.support.shipped_settings import DEPLOY, PROGRAM_DATA, ROOT, SHIPPED, checked, hold_file
 
 pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
 
@@ -160,6 +160,28 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
         lambda: read_policy({**settings("cloud-init")["approval"], "rules": []}).policy.rules == (),
     ),
     ("docs/installation.md", "It starts in `dry-run` mode and sends no approvals.", by_default),
+    (
+        "docs/approvals.md",
+        "all other freezes, reboots, and redeployments, after the VM's software has created a [ready file]",
+        lambda: others_wait(*PACKAGES),
+    ),
+    ("docs/approvals.md", "In `enforce`, the first two rules approve at once.", two_rules_approve_at_once),
+    ("docs/approvals.md", "Everything else, for example a Spot eviction, is held.", all_else_is_held),
+    (
+        "docs/approvals.md",
+        "deb, rpm, cloud-init | `touch /etc/azure-scheduled-events-exporter/hold`",
+        lambda: {hold_file(name) for name in PACKAGES} == {"/etc/azure-scheduled-events-exporter/hold"},
+    ),
+    (
+        "docs/approvals.md",
+        r'Windows | `New-Item -ItemType File "$env:ProgramData\azure-scheduled-events-exporter\hold\hold"`',
+        lambda: hold_file("Windows: MSI, zip, pip") == rf"{PROGRAM_DATA}\hold\hold",
+    ),
+    (
+        "docs/approvals.md",
+        "pip, container | the file in `approval.hold_file`: set it beforehand",
+        lambda: not settings("container image")["approval"]["hold_file"],
+    ),
     (
         "docs/linux.md",
         "The service starts in `dry-run`, without a destination, with metrics on port 10169.",

@@ -149,18 +149,22 @@ def hold_file(name: str) -> str:
 
 
 def shipped_settings_table() -> str:
-    """What the settings of each way to install do about approvals, as a Markdown table."""
-    head = ("installed by", "`approval.mode`", "rules, in this order", "hold file", "event files")
-    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --- |"]
+    """Return the mode and the rules of each way to install the agent as a Markdown table; equal ones share a row.
+
+    Raises AssertionError if a rule's name stands for different rules: the page explains each name once.
+    """
+    rows: dict[str, list[str]] = {}
+    rules: dict[str, str] = {}
     for name in SHIPPED:
         if "for Event Hubs" in name:  # the same with a destination
             continue
-        settings, enforced = checked(name)["settings"], checked(name, "enforce")["summary"]
-        cells = [
-            f"`{settings['approval']['mode']}`",
-            "; ".join(text for line, text in enforced.items() if line.startswith("rule")),
-            f"`{hold_file(name)}`" if settings["approval"]["hold_file"] else "none",
-            f"`{settings['event_files']['path']}`" if settings["event_files"]["path"] else "none",
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        approval, enforced = checked(name)["settings"]["approval"], checked(name, "enforce")["summary"]
+        texts = [text for line, text in enforced.items() if line.startswith("rule")]
+        names = [text.partition(":")[0] for text in texts]
+        for rule, text in zip(names, texts, strict=True):
+            assert rules.setdefault(rule, text) == text, f"{name}: {text}"
+        row = f"`{approval['mode']}` | {', '.join(f'`{rule}`' for rule in names)}"
+        rows.setdefault(row, []).append(name)
+    lines = ["| Installed by | `approval.mode` | Rules, in this order |", "| --- | --- | --- |"]
+    lines += [f"| {'; '.join(names)} | {row} |" for row, names in rows.items()]
     return "\n".join(lines) + "\n"
