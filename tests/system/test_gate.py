@@ -322,8 +322,8 @@ def test_a_health_page_that_asks_the_gate_says_no_only_when_it_is_closed(
     """The command of the page, which the readiness probe has too: with an open gate, a closed one, and no agent."""
     service, run = announced
     need("curl")
-    (command,) = re.findall(r'^(test "\$\(curl .*)$', PAGE, re.MULTILINE)
-    (probe,) = re.findall(r'^ +(test "\$\(curl .*)$', PAGE, re.MULTILINE)
+    shown = re.findall(r'^( *)(test "\$\(curl [^`]*?!= 503)$', PAGE, re.MULTILINE)
+    (_, command), (_, probe) = ((margin, re.sub(r"(?: \\)?\n *", " ", text)) for margin, text in shown)
     assert probe == command.replace("${NODE:-127.0.0.1}", "$NODE")
     command = replaced(command, ":10169", ":" + run.address.rpartition(":")[2])
 
