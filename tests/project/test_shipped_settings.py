@@ -165,6 +165,11 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
         "all other freezes, reboots, and redeployments, after the VM's software has created a [ready file]",
         lambda: others_wait(*PACKAGES),
     ),
+    (
+        "docs/event-files.md",
+        "The Linux packages set this path",
+        lambda: event_files_are_written(*PACKAGES) and windows_waits_for_nothing(),
+    ),
     ("docs/approvals.md", "In `enforce`, the first two rules approve at once.", two_rules_approve_at_once),
     ("docs/approvals.md", "Everything else, for example a Spot eviction, is held.", all_else_is_held),
     (
@@ -224,23 +229,24 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ("docs/azure.md", "Everything else is held.", all_else_is_held),
     (
         "docs/handshake.md",
-        "the agent writes [event files](event-files.md), and the rule `prepared` waits for ready files.",
+        "The settings of the Linux packages and of [cloud-init](azure.md#cloud-init) write event files and contain the rule "
+        "`prepared`.",
         lambda: event_files_are_written(*PACKAGES) and others_wait(*PACKAGES),
     ),
     (
         "docs/handshake.md",
-        "Of the shipped rules that is the last one: a Reboot or Redeploy of the platform, and a Freeze of more than "
-        "8 s or of unknown length.",
+        "With the shipped rules, these are reboots and redeployments by the platform, and freezes of more than 8 s or "
+        "unknown duration.",
         lambda: others_wait(*PACKAGES),
     ),
     (
         "docs/handshake.md",
-        "A reboot that a user asked for and a short freeze are approved by the rules before it at once",
+        "The rules before it approve user-requested reboots and short freezes at once.",
         two_rules_approve_at_once,
     ),
     (
         "docs/handshake.md",
-        "The settings that the service was installed with write no event files and wait for no ready file.",
+        "The installed settings contain neither event files nor the rule.",
         windows_waits_for_nothing,
     ),
     (

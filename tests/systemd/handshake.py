@@ -68,7 +68,7 @@ def is_tried(world: World) -> None:
     guest = world.guest
     guest.run(f"rm -f {DROP_IN}; systemctl daemon-reload")
     since = guest.run("date +%s.%N").text
-    guest.run(_block("Try it under systemd"))
+    guest.run(_block("Test under systemd"))
     until(lambda: "back in service" in _said(world, since))
     said, told = (
         _said(world, since),
