@@ -44,7 +44,7 @@ service = service_of("user-reboot", speed=100)
 
 @pytest.mark.linux("the ready file of the page is one of Linux")
 def test_the_example_is_what_an_agent_writes(service: MetadataService, tmp_path: Path) -> None:
-    """The page leaves members out. What it shows has the values and the layout of the agent's file, except for the times."""
+    """The page omits members. The others have the values and the layout of the agent's file, except for the times."""
     folder = tmp_path / "events"
     folder.mkdir()
     shown = block("json")

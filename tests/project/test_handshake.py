@@ -44,7 +44,7 @@ RESUME: Final = '#!/bin/sh\necho resume >>"$0.log"\n[ ! -e "$0.fail" ]\n'
 
 
 class Handshake:
-    """The program between folders of its own. A context manager that ends it."""
+    """The program with its own directories. A context manager that ends it."""
 
     def __init__(self, folder: Path) -> None:
         self.events, self.ready, self.state = (folder / name for name in ("events", "ready", "state"))
@@ -149,7 +149,7 @@ def handshake(tmp_path: Path) -> Iterator[Handshake]:
         yield handshake
 
 
-def test_the_ready_file_comes_after_the_preparation_and_goes_with_the_event(handshake: Handshake) -> None:
+def test_ready_file_exists_from_preparation_to_the_end_of_the_event(handshake: Handshake) -> None:
     """Prepared, ready, over, resumed; then it ends, and leaves nothing."""
     ready = handshake.announce("0A-1")
     handshake.start()
@@ -162,7 +162,7 @@ def test_the_ready_file_comes_after_the_preparation_and_goes_with_the_event(hand
     assert [*handshake.ready.iterdir(), *(path for path in handshake.state.rglob("*") if path.is_file())] == []
 
 
-def test_several_events_and_their_changes_are_prepared_for_once(handshake: Handshake) -> None:
+def test_prepare_runs_once_for_several_events_and_their_changes(handshake: Handshake) -> None:
     """One preparation serves all that come, change and start; each has its ready file, and loses it when it is over."""
     first, second = handshake.announce("A"), handshake.announce("B")
     handshake.start()
@@ -191,7 +191,7 @@ def test_several_events_and_their_changes_are_prepared_for_once(handshake: Hands
     ],
     ids=str,
 )
-def test_fields_that_can_not_be_read_and_an_id_in_another_case_resume_nothing(
+def test_unreadable_fields_and_another_case_of_the_id_do_not_resume(
     handshake: Handshake, fields: dict[str, Any]
 ) -> None:
     """The event's file stays until the event is over, and so does the preparation."""
@@ -212,7 +212,7 @@ def test_fields_that_can_not_be_read_and_an_id_in_another_case_resume_nothing(
     assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
 
 
-def test_a_preparation_that_fails_makes_no_ready_file_and_is_tried_again(handshake: Handshake) -> None:
+def test_failed_preparation_creates_no_ready_file_and_is_repeated(handshake: Handshake) -> None:
     """It says so each time; the attempt that succeeds makes it."""
     fail = Path(f"{handshake.prepare}.fail")
     fail.touch()
@@ -225,19 +225,19 @@ def test_a_preparation_that_fails_makes_no_ready_file_and_is_tried_again(handsha
     until(ready.exists)
 
 
-def test_a_preparation_that_takes_too_long_has_failed(handshake: Handshake) -> None:
+def test_preparation_that_takes_too_long_fails(handshake: Handshake) -> None:
     """Its time is limited, and it is ended with all that it started."""
     hang = Path(f"{handshake.prepare}.hang")
     hang.touch()
     ready = handshake.announce("A")
     handshake.start(PREPARE_SECONDS="0.3")
-    until(lambda: "not done after 0.3 s" in handshake.said)
+    until(lambda: "not finished after 0.3 s" in handshake.said)
     assert not ready.exists()
     hang.unlink()
     until(ready.exists)
 
 
-def test_an_event_that_is_over_before_it_is_prepared_is_undone(handshake: Handshake) -> None:
+def test_preparation_is_undone_if_the_event_ends_first(handshake: Handshake) -> None:
     """The preparation under way is ended, and undone; there never was a ready file."""
     Path(f"{handshake.prepare}.hang").touch()
     handshake.announce("A")
@@ -249,7 +249,7 @@ def test_an_event_that_is_over_before_it_is_prepared_is_undone(handshake: Handsh
     assert "ready" not in handshake.said
 
 
-def test_a_return_that_fails_is_tried_again(handshake: Handshake) -> None:
+def test_failed_resume_is_repeated(handshake: Handshake) -> None:
     """The VM does not stay out of service for one failure."""
     fail = Path(f"{handshake.resume}.fail")
     fail.touch()
@@ -263,7 +263,7 @@ def test_a_return_that_fails_is_tried_again(handshake: Handshake) -> None:
     assert handshake.ended() == 0
 
 
-def test_it_goes_on_where_it_was_stopped(handshake: Handshake) -> None:
+def test_restart_keeps_the_preparation(handshake: Handshake) -> None:
     """While it does not run there is no ready file; what was prepared is not prepared again."""
     ready = handshake.announce("A")
     handshake.start()
@@ -277,7 +277,7 @@ def test_it_goes_on_where_it_was_stopped(handshake: Handshake) -> None:
     assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
 
 
-def test_what_was_over_while_it_did_not_run_is_undone(handshake: Handshake) -> None:
+def test_event_that_ended_while_stopped_is_undone(handshake: Handshake) -> None:
     """Started without an event file it brings the VM back first."""
     ready = handshake.announce("A")
     handshake.start()
@@ -289,7 +289,7 @@ def test_what_was_over_while_it_did_not_run_is_undone(handshake: Handshake) -> N
     assert handshake.ran(handshake.resume) == 1
 
 
-def test_an_agent_that_is_gone_keeps_no_vm_out_of_service(handshake: Handshake) -> None:
+def test_dead_agent_does_not_keep_the_vm_out_of_service(handshake: Handshake) -> None:
     """Its events count as over until it writes status.json again."""
     ready = handshake.announce("A")
     handshake.start(SILENT_SECONDS="20")
@@ -313,7 +313,7 @@ def test_an_agent_that_is_gone_keeps_no_vm_out_of_service(handshake: Handshake) 
         ("Reboot", "Scheduled", '/run/a"b', False),
     ],
 )
-def test_it_prepares_for_what_waits_for_it_alone(
+def test_prepares_only_for_waiting_rules_and_listed_types(
     handshake: Handshake, event_type: str, status: str, ready: str | None, takes_part: bool
 ) -> None:
     """Neither for what no rule waits for nor for what has begun; for types that the operator names in any case."""
@@ -330,7 +330,7 @@ def test_it_prepares_for_what_waits_for_it_alone(
     assert handshake.ended() == 0
 
 
-def test_an_id_that_is_no_file_name_takes_part(handshake: Handshake, tmp_path: Path) -> None:
+def test_id_that_is_not_a_file_name_is_prepared(handshake: Handshake, tmp_path: Path) -> None:
     """The event file has another name then; the ready file is the one that it names."""
     ready = tmp_path / "ready" / "an id"
     handshake.announce("../\u00e9 $(id)", ready=str(ready))
@@ -341,7 +341,7 @@ def test_an_id_that_is_no_file_name_takes_part(handshake: Handshake, tmp_path: P
     assert not ready.exists()
 
 
-def test_files_of_others_are_left_alone(handshake: Handshake) -> None:
+def test_other_files_are_not_changed(handshake: Handshake) -> None:
     """Neither an event file that is none nor a file among the ready files is touched; and no event is in them."""
     (handshake.events / "notes.json").write_text('{\n  "status": "Scheduled",\n  "ready_file": "/x"\n}\n')
     (handshake.ready / "other").touch()
@@ -356,20 +356,20 @@ def test_files_of_others_are_left_alone(handshake: Handshake) -> None:
     assert handshake.ended() == 0
 
 
-def test_a_ready_file_that_cannot_be_made_is_said_once(handshake: Handshake, tmp_path: Path) -> None:
-    """The journal has the reason, and the VM comes back all the same."""
+def test_ready_file_that_cannot_be_created_is_logged_once(handshake: Handshake, tmp_path: Path) -> None:
+    """The journal has the reason, and the VM comes back anyway."""
     handshake.announce("A", ready=str(tmp_path / "missing" / "A"))
     handshake.start()
-    until(lambda: "can't be made" in handshake.said)
+    until(lambda: "can't be created" in handshake.said)
     ready = handshake.announce("B")
     until(ready.exists)
-    assert handshake.said.count("can't be made") == 1
+    assert handshake.said.count("can't be created") == 1
     handshake.over("A", "B")
     assert handshake.ended() == 0
 
 
-def test_it_runs_for_as_long_as_the_path_unit_sees_a_file(handshake: Handshake) -> None:
-    """Ended beside a link that leads nowhere, it would be started again at once, and so without end."""
+def test_runs_while_the_path_unit_sees_a_file(handshake: Handshake) -> None:
+    """If it ended next to a dangling link, the path unit would restart it in a loop."""
     link = handshake.events / "link.json"
     link.symlink_to("/missing")
     ready = handshake.announce("A")
@@ -383,8 +383,8 @@ def test_it_runs_for_as_long_as_the_path_unit_sees_a_file(handshake: Handshake) 
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_it_may_not_read_is_said_once(handshake: Handshake, what: str) -> None:
-    """Nothing is prepared for what it can't read, which nobody would notice; nor does it end, to be started again."""
+def test_unreadable_path_is_logged_once(handshake: Handshake, what: str) -> None:
+    """Nothing is prepared. The program keeps running, so that systemd doesn't restart it in a loop."""
     handshake.announce("A")
     handshake.announce("B")
     closed = [handshake.events] if what == "folder" else [handshake.events / f"{name}.json" for name in "AB"]
@@ -415,7 +415,7 @@ def _without_roots_rights() -> tuple[str, ...]:
 
 @pytest.mark.peer("shellcheck")
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_shellcheck_has_nothing_to_say_about_an_example(name: str) -> None:
+def test_shellcheck_accepts_each_example(name: str) -> None:
     """Each is for any sh, and can be run."""
     done = subprocess.run([need("shellcheck"), str(EXAMPLES / name)], text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
@@ -425,7 +425,7 @@ def test_shellcheck_has_nothing_to_say_about_an_example(name: str) -> None:
 @pytest.mark.peer("systemd")
 @pytest.mark.parametrize("drop_in", ["", "as-root.conf"])
 def test_systemd_accepts_the_units_of_the_handshake(drop_in: str, tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say about the path unit and its service, nor with the drop-in."""
+    """`systemd-analyze verify` accepts the path unit and its service, with and without the drop-in."""
     for suffix in ("path", "service"):
         text = (EXAMPLES / f"{UNIT}.{suffix}").read_text(encoding="utf-8")
         (tmp_path / f"{UNIT}.{suffix}").write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text))
@@ -505,7 +505,7 @@ def test_the_scheduled_task_runs_what_the_page_installs() -> None:
 
 
 def test_both_systems_programs_have_the_same_defaults() -> None:
-    """Times, types and the mark of an event file are one thing, told twice."""
+    """Both programs have the same times, event types, and event-file type."""
     sh = (EXAMPLES / "handshake").read_text(encoding="utf-8")
     powershell = (WINDOWS / "handshake.ps1").read_text(encoding="ascii")
     for name, variable in (("PrepareSeconds", "PREPARE"), ("RetrySeconds", "RETRY"), ("SilentSeconds", "SILENT")):

@@ -229,8 +229,8 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ("docs/azure.md", "Everything else is held.", all_else_is_held),
     (
         "docs/handshake.md",
-        "The settings of the Linux packages and of [cloud-init](azure.md#cloud-init) write event files and contain the rule "
-        "`prepared`.",
+        "The settings of the Linux packages and of [cloud-init](azure.md#cloud-init) write event files and contain the "
+        "rule `prepared`.",
         lambda: event_files_are_written(*PACKAGES) and others_wait(*PACKAGES),
     ),
     (

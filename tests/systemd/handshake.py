@@ -1,7 +1,7 @@
 """The handshake of docs/handshake.md under a real systemd: event file, path unit, service, ready file, approval, end.
 
-The page's own commands install the shipped examples; `prepare` and `resume` are the shipped ones where nothing else is
-said. What the operator's commands do is told by the journal and by the file that `prepare` makes.
+The page's own commands install the shipped examples; `prepare` and `resume` are the shipped ones unless a step replaces
+them. The journal, and the file that `prepare` creates, show what the operator's commands do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def shakes_hands(world: World) -> None:
     guest = world.guest
     done = guest.run(_block("Install under systemd"))
     user = guest.run(f"id {USER}; stat -c '%U %a' {RUN}/ready").text
-    world.say(bool(done) and f"{USER} 755" in user, f"installed as the page says: {user.splitlines()[-1]} {done.text}")
+    world.say(bool(done) and f"{USER} 755" in user, f"installed as on the page: {user.splitlines()[-1]} {done.text}")
     _with(world, drain=SHORT)
     started = world.start(ENFORCE)
     folders = guest.run(f"stat -c '%a %u %n' {RUN}/events; stat -c %u /proc/{world.shown('MainPID')}").text.split()
@@ -64,7 +64,7 @@ def shakes_hands(world: World) -> None:
 
 
 def is_tried(world: World) -> None:
-    """What the page says to try does what it shows."""
+    """The commands of the page have the output that the page shows."""
     guest = world.guest
     guest.run(f"rm -f {DROP_IN}; systemctl daemon-reload")
     since = guest.run("date +%s.%N").text
@@ -74,16 +74,16 @@ def is_tried(world: World) -> None:
         _said(world, since),
         guest.run("grep -E 'scheduled|decided|accepted|started|completed' /run/try.log").text,
     )
-    steps = ("Freeze is scheduled", "out of service", "ready, ", "is over", "back in service")
+    steps = ("Freeze is scheduled", "out of service", "ready, ", "has ended", "back in service")
     found = [said.find(step) for step in steps]
     good = -1 not in found and found == sorted(found) and "Azure accepted our approval" in told
-    world.say(good, f"tried as the page says, on this machine alone: {', '.join(steps)}")
+    world.say(good, f"tried as on the page, only on this machine: {', '.join(steps)}")
     print(_indented(f"{said}\n{told}"), flush=True)
     guest.run(f"pkill -x {NAME[:15]}; rm -f /run/try.db*; rm -f {RUN}/events/status.json")
 
 
 def prepares_once(world: World) -> None:
-    """However many events there are and however often they change, the VM is taken out once, until the last is over."""
+    """Several events and their changes take the VM out of service once, until the last one has ended."""
     guest = world.guest
     _with(world, drain=SHORT)
     world.start(ENFORCE)
@@ -134,7 +134,7 @@ def prepares_or_holds(world: World) -> None:
     (event,) = world.announce_platform()
     until(lambda: guest.run(f"test -e {OUT}"))
     _over(world, event, f"over while its drain would take {LONG} s")
-    world.say("prepare was ended" in _said(world, since) and world.approved == sent, "and nothing was approved")
+    world.say("stopped prepare" in _said(world, since) and world.approved == sent, "and nothing was approved")
 
 
 def outlives_restarts(world: World) -> None:

@@ -1,47 +1,47 @@
 <#
 .SYNOPSIS
-The handshake with azure-scheduled-events-exporter on Windows.
+Prepares this VM for events that azure-scheduled-events-exporter reports.
 
 .DESCRIPTION
-An event file appears, prepare.ps1 takes this VM out of service, the ready file that the event file names is made, and the
-agent approves; when the last event is over, resume.ps1 brings the VM back. A scheduled task (handshake.xml) runs this from
-the start of Windows on. It looks at the folder once a second: the notices of a FileSystemWatcher can be lost, and the agent
-writes nothing about events into the Event Log. docs/handshake.md has the whole way.
+When an event file appears, this script runs prepare.ps1, which takes the VM out of service, and creates the ready file that
+the event file names; the agent then approves. When the last event has ended, it runs resume.ps1, which brings the VM back. A
+scheduled task (handshake.xml) runs this script from the start of Windows on. It checks the directory once a second, because
+FileSystemWatcher can lose notifications, and the agent doesn't write events to the Event Log. See docs/handshake.md.
 
-A VM is in service or out of it, so however many events there are, and however often one changes, prepare.ps1 runs once for
-all of them. It is tried again when it fails, and until it has succeeded there is no ready file.
+prepare.ps1 runs once for all current events, even if they change. If it fails, it runs again later; no ready file is created
+before it succeeds.
 
-For Windows PowerShell 5.1, which every Windows has.
+Requires Windows PowerShell 5.1, which is part of Windows.
 #>
 param(
     [string] $Events = "$env:ProgramData\azure-scheduled-events-exporter\events",
     [string] $State = "$env:ProgramData\azure-scheduled-events-handshake",
     [string] $Prepare = "$PSScriptRoot\prepare.ps1",
     [string] $Resume = "$PSScriptRoot\resume.ps1",
-    # Types of events to prepare for that no rule waits for.
+    # Event types to prepare for although no rule waits.
     [string[]] $Also = @('Preempt', 'Terminate'),
-    # prepare.ps1 and resume.ps1 are ended after so long, and count as failed.
+    # Time limit of prepare.ps1 and resume.ps1; after it they count as failed.
     [int] $PrepareSeconds = 600,
-    # From a failure to the next attempt.
+    # Time between a failure and the next attempt.
     [int] $RetrySeconds = 30,
-    # Events of an agent that wrote no status.json for so long count as over.
+    # Events count as ended after this time without a new status.json.
     [int] $SilentSeconds = 900
 )
 Set-StrictMode -Version 2.0
 $ErrorActionPreference = 'Stop'
 
 $log = "$State\handshake.log"
-$marks = "$State\asked"         # one file per event that asked; in it is the path of its ready file, if it has one
-$begun = "$State\begun"         # prepare.ps1 was started, so there is something to undo
+$marks = "$State\requests"      # one file per event to prepare for; it contains the path of its ready file, if any
+$begun = "$State\begun"         # prepare.ps1 was started, so resume.ps1 must run
 $prepared = "$State\prepared"   # prepare.ps1 has succeeded
-$bootFile = "$State\boot"       # the boot of Windows: what was prepared before it is not prepared any more
+$bootFile = "$State\boot"       # the id of the boot in which this state is valid: a reboot undoes the preparation
 $silence = 0
-$heard = ''
+$lastStatus = ''
 $pause = 0
 $wanted = ''
-$unmade = ''
+$uncreated = ''
 
-# A log that can't be renamed or written, since a reader has it open or the disk is full, loses a line and ends nothing.
+# If the log can't be renamed or written, because a reader has it open or the disk is full, drop the line and continue.
 function Write-Log([string] $Text) {
     try {
         if ((Test-Path -LiteralPath $log) -and (Get-Item -LiteralPath $log).Length -gt 1000000) {
@@ -52,14 +52,14 @@ function Write-Log([string] $Text) {
     try { [IO.File]::AppendAllText($log, $line + [Environment]::NewLine) } catch { $null = $_ }
 }
 
-# A file that says that this VM is prepared must go. Ended here, this program is started again within a minute.
+# Remove a file that marks this VM as prepared, or throw: the script then ends, and the task starts it again within a minute.
 function Remove-Surely([string] $Path) {
     Remove-Item -LiteralPath $Path -Force -ErrorAction Ignore
     if (Test-Path -LiteralPath $Path) { throw "$Path can't be removed" }
 }
 
-# The owner of the folder or of a file in it can say that this VM is prepared, and so release an approval. So can all users
-# where the folder has the access list of ProgramData. docs/handshake.md has the commands that close it.
+# Throw if other accounts can change these directories: they could mark this VM as prepared, and so release an approval. These are
+# the owners of a directory or its files and, with ProgramData's access list, all users. See docs/handshake.md.
 function Assert-Own([string[]] $Paths) {
     $trusted = 'S-1-5-18', 'S-1-5-32-544', [Security.Principal.WindowsIdentity]::GetCurrent().User.Value
     foreach ($item in @(Get-Item -LiteralPath $Paths -Force) + @(Get-ChildItem -LiteralPath $Paths -Force)) {
@@ -70,7 +70,7 @@ function Assert-Own([string[]] $Paths) {
     if (-not (Get-Acl -LiteralPath $State).AreAccessRulesProtected) { throw "$State inherits its access list" }
 }
 
-# What a file holds, read so that the agent can replace or remove it meanwhile; $null where there is none.
+# Return the content of a file, or $null if it can't be read. The agent can replace or remove the file meanwhile.
 function Read-Shared([string] $Path) {
     try {
         $stream = [IO.File]::Open($Path, [IO.FileMode]::Open, [IO.FileAccess]::Read, [IO.FileShare]'ReadWrite, Delete')
@@ -81,29 +81,29 @@ function Read-Shared([string] $Path) {
     try { return $reader.ReadToEnd() } finally { $reader.Dispose() }
 }
 
-# An event as its file tells it; $null for what is no event's file.
+# Return the event that a file describes, or $null if it isn't an event file.
 function Read-Event([string] $Path) {
     $text = Read-Shared $Path
     if (-not $text) { return $null }
-    try { $told = ConvertFrom-Json -InputObject $text } catch { return $null }
-    if ($told -isnot [Management.Automation.PSCustomObject]) { return $null }
-    if ($told.PSObject.Properties.Name -notcontains 'type') { return $null }
-    if ($told.type -cne 'azure_scheduled_events.event_file.v1') { return $null }
-    return @{ Status = [string] $told.status; Ready = [string] $told.ready_file; Type = [string] $told.event_type }
+    try { $content = ConvertFrom-Json -InputObject $text } catch { return $null }
+    if ($content -isnot [Management.Automation.PSCustomObject]) { return $null }
+    if ($content.PSObject.Properties.Name -notcontains 'type') { return $null }
+    if ($content.type -cne 'azure_scheduled_events.event_file.v1') { return $null }
+    return @{ Status = [string] $content.status; Ready = [string] $content.ready_file; Type = [string] $content.event_type }
 }
 
-# Whether the agent wrote its status.json lately, which it does every 5 s: counted, since the clock may be set.
+# Return whether the agent has written status.json recently; it does so every 5 s. Counts passes, because the clock may be set.
 function Test-Agent {
     $file = Get-Item -LiteralPath "$Events\status.json" -ErrorAction Ignore
-    if ($file -and $file.LastWriteTimeUtc.Ticks.ToString() -ne $script:heard) {
-        if ($script:silence -ge $SilentSeconds) { Write-Log 'the agent is there again' }
-        $script:heard = $file.LastWriteTimeUtc.Ticks.ToString()
+    if ($file -and $file.LastWriteTimeUtc.Ticks.ToString() -ne $script:lastStatus) {
+        if ($script:silence -ge $SilentSeconds) { Write-Log "the agent writes $Events\status.json again" }
+        $script:lastStatus = $file.LastWriteTimeUtc.Ticks.ToString()
         $script:silence = 0
         return $true
     }
     $script:silence += 1
     if ($script:silence -eq $SilentSeconds) {
-        Write-Log "the agent wrote no $Events\status.json in $SilentSeconds passes: its events count as over"
+        Write-Log "the agent has not written $Events\status.json for $SilentSeconds passes; its events count as ended"
     }
     return $script:silence -lt $SilentSeconds
 }
@@ -113,13 +113,13 @@ function Remove-Ready([string] $Mark) {
     if ($path) { Remove-Surely $path }
 }
 
-# Keep the marks as the event files say. Returns the path of an event file that asks, or ''. An event that has asked once does
-# so until it is over. Only one that is still Scheduled begins to: there is nothing to prepare for once it has started.
+# Update the marks from the event files. Return the path of an event file that needs preparation, or ''. Only a Scheduled event is
+# added: after the start there is nothing to prepare. It stays until it has ended.
 function Update-Marks {
-    $there = Test-Agent
+    $running = Test-Agent
     $files = @(Get-ChildItem -LiteralPath $Events -Filter '*.json' -File -ErrorAction Ignore)
     foreach ($file in $files) {
-        if (-not $there -or $file.BaseName -notmatch '\A[A-Za-z0-9-]+\z' -or $file.BaseName -eq 'status') { continue }
+        if (-not $running -or $file.BaseName -notmatch '\A[A-Za-z0-9-]+\z' -or $file.BaseName -eq 'status') { continue }
         $found = Read-Event $file.FullName
         if (-not $found) { continue }
         $mark = "$marks\$($file.BaseName)"
@@ -133,18 +133,18 @@ function Update-Marks {
             [IO.File]::WriteAllText($mark, $found.Ready)
         }
     }
-    $asks = ''
+    $pending = ''
     foreach ($mark in @(Get-ChildItem -LiteralPath $marks -File)) {
         $path = "$Events\$($mark.Name).json"
-        if ($there -and (Test-Path -LiteralPath $path)) { $asks = $path; continue }
+        if ($running -and (Test-Path -LiteralPath $path)) { $pending = $path; continue }
         Remove-Ready $mark.FullName
         Remove-Item -LiteralPath $mark.FullName -Force
-        if ($there) { Write-Log "$($mark.Name): is over" }
+        if ($running) { Write-Log "$($mark.Name): has ended" }
     }
-    return $asks
+    return $pending
 }
 
-function Show-Ready {
+function New-ReadyFile {
     foreach ($mark in @(Get-ChildItem -LiteralPath $marks -File)) {
         $path = ([string] (Read-Shared $mark.FullName)).Trim()
         if (-not $path -or (Test-Path -LiteralPath $path)) { continue }
@@ -152,37 +152,37 @@ function Show-Ready {
             [IO.File]::WriteAllText($path, '')
             Write-Log "$($mark.Name): ready, $path"
         } catch {
-            if ($script:unmade -ne $path) {
-                $script:unmade = $path
-                Write-Log "$($mark.Name): the ready file can't be made, so nothing is approved: $($_.Exception.Message)"
+            if ($script:uncreated -ne $path) {
+                $script:uncreated = $path
+                Write-Log "$($mark.Name): the ready file can't be created, so nothing is approved: $($_.Exception.Message)"
             }
         }
     }
 }
 
-# Run a script of the operator's for at most $PrepareSeconds, with all that it starts; prepare.ps1 is ended when no event asks
-# any more. Whether it succeeded.
+# Run an operator's script, with its child processes, for at most $PrepareSeconds, and return whether it succeeded. prepare.ps1 is
+# stopped when no event needs it.
 function Invoke-Own([string] $What, [string] $Script, [string] $Argument) {
     $line = '-NoProfile -NonInteractive -ExecutionPolicy Bypass -File "{0}" {1}' -f $Script, $Argument
     $process = Start-Process -FilePath "$PSHOME\powershell.exe" -ArgumentList $line -WindowStyle Hidden -PassThru
-    $null = $process.Handle # without it there is no ExitCode
+    $null = $process.Handle # without it, ExitCode is empty
     $left = $PrepareSeconds
     while (-not $process.WaitForExit(1000)) {
         $left -= 1
-        $asks = Update-Marks
+        $pending = Update-Marks
         $reason = ''
-        if ($What -eq 'prepare' -and -not $asks) { $reason = 'no event asks any more' }
-        if ($left -le 0) { $reason = "not done after $PrepareSeconds s" }
+        if ($What -eq 'prepare' -and -not $pending) { $reason = 'no event needs it' }
+        if ($left -le 0) { $reason = "not finished after $PrepareSeconds s" }
         if ($reason) {
             & "$env:SystemRoot\System32\taskkill.exe" /PID $process.Id /T /F | Out-Null
             $process.WaitForExit()
-            Write-Log "$What was ended: $reason"
+            Write-Log "stopped ${What}: $reason"
             if ($left -le 0) { $script:pause = $RetrySeconds }
             return $false
         }
     }
     if ($process.ExitCode -eq 0) { return $true }
-    Write-Log "$What failed with exit code $($process.ExitCode); it is tried again in $RetrySeconds s"
+    Write-Log "$What failed with exit code $($process.ExitCode); next attempt in $RetrySeconds s"
     $script:pause = $RetrySeconds
     return $false
 }
@@ -208,11 +208,11 @@ function Stop-Absence {
 Assert-Own $State
 $null = New-Item -ItemType Directory -Path $marks -Force
 Assert-Own $State, $marks
-# The number that the loader of Windows gave this boot, by which the agent knows it too: KUSER_SHARED_DATA.BootId. The time
-# of the boot moves when the clock is set. Without a number every start of this program counts as one of Windows.
+# The boot id of the Windows loader, KUSER_SHARED_DATA.BootId, which the agent uses too. The time of the boot would change with the
+# clock. Without an id, every start of this script counts as a boot.
 $boot = [Runtime.InteropServices.Marshal]::ReadInt32([IntPtr] 0x7FFE02C4).ToString()
 if ($boot -eq '0' -or [string] (Read-Shared $bootFile) -cne $boot) {
-    # Windows has started anew: so have the programs that were taken out of service. What there is to undo is undone below.
+    # Windows has started again, and so have the programs that were taken out of service. The loop below runs resume.ps1 if needed.
     foreach ($mark in @(Get-ChildItem -LiteralPath $marks -File)) {
         Remove-Ready $mark.FullName
         Remove-Item -LiteralPath $mark.FullName -Force
@@ -222,13 +222,13 @@ if ($boot -eq '0' -or [string] (Read-Shared $bootFile) -cne $boot) {
 }
 while ($true) {
     $before = $wanted
-    $asks = Update-Marks
-    $wanted = if ($asks) { 'out' } else { 'in' }
+    $pending = Update-Marks
+    $wanted = if ($pending) { 'out' } else { 'in' }
     if ($wanted -ne $before) { $pause = 0 }
-    if ($asks -and (Test-Path -LiteralPath $prepared)) {
-        Show-Ready
-    } elseif ($pause -le 0 -and $asks) {
-        Start-Absence $asks
+    if ($pending -and (Test-Path -LiteralPath $prepared)) {
+        New-ReadyFile
+    } elseif ($pause -le 0 -and $pending) {
+        Start-Absence $pending
     } elseif ($pause -le 0 -and (Test-Path -LiteralPath $begun)) {
         Stop-Absence
     }

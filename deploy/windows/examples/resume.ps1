@@ -1,8 +1,8 @@
-# resume.ps1: bring this VM back into service, whatever of prepare.ps1 was done. It may be run a second time.
+# resume.ps1: bring this VM back into service, even after a partial prepare.ps1. It may run twice.
 param([string] $State = "$env:ProgramData\azure-scheduled-events-handshake")
 $ErrorActionPreference = 'Stop'
 
-# Your own, such as
+# Add your own commands, for example:
 #   Start-Service shop
 
 Remove-Item -LiteralPath "$State\out-of-service" -Force -ErrorAction Ignore

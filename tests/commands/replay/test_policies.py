@@ -522,8 +522,8 @@ def test_the_review_of_a_scenario_is_of_the_story_without_approvals(tmp_path: Pa
 
 
 def test_the_review_says_what_changes_and_lists_what_differs(recording: Recording) -> None:
-    """The summary comes first, then the mode in a line, then the differences; equal decisions are only counted. The page
-    shows parts of this output, in order."""
+    """The summary comes first, then the mode, then the differences; equal decisions are only counted. The page shows
+    parts of this output, in order."""
     recording.began(DRY_RUN)
     recording.stay(timedelta(days=3))
     freeze(recording)
