@@ -1,4 +1,4 @@
-"""What docs/event-files.md shows: seen of a real agent, and readers that do what the page says."""
+"""The example of docs/event-files.md, compared with a real agent, and the readers of the page."""
 
 from __future__ import annotations
 

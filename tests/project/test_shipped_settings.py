@@ -18,9 +18,9 @@ from tests.support.shipped_settings import DEPLOY, PROGRAM_DATA, ROOT, SHIPPED, 
 pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
 
 PACKAGES: Final = ("deb, rpm", "cloud-init", "deb, rpm, drop-in for Event Hubs")
-"""Who installs the systemd unit, and with it the folders of event files and ready files."""
+"""Packages that install the systemd unit, which creates the directories of event files and ready files."""
 ENFORCING: Final = "compose file"
-"""Approves, since its agent reaches no other metadata service than the simulator beside it."""
+"""Its agent approves: it reaches no metadata service except the simulator."""
 RUN: Final = "/run/azure-scheduled-events-exporter"
 
 
@@ -274,7 +274,7 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
 def test_what_a_page_states_about_shipped_settings_is_true(
     page: str, sentence: str, is_true: Callable[[], bool]
 ) -> None:
-    """The sentence is on the page, and the settings are as it says."""
+    """The sentence is on the page, and the settings match it."""
     text = re.sub(r"\s+", " ", prose(ROOT / page)).replace("**", "")
     assert sentence in text, f"{page} has another sentence now: adapt the claim to it"
     assert is_true()

@@ -1,4 +1,4 @@
-"""The settings that the project ships, by who installs them, and what the real `check` says that each of them does."""
+"""The settings that the project ships, by way to install them, and what the real `check` prints for each."""
 
 from __future__ import annotations
 

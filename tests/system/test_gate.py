@@ -95,7 +95,7 @@ class Application:
 
 
 def asked(port: int, path: str) -> tuple[int, str]:
-    """Status and text of an answer to a GET on a connection of its own."""
+    """Return status and text of a GET on a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
@@ -168,7 +168,7 @@ class Customers:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self.served: Counter[str] = Counter()
-        """How many answers came from which application; what failed stands there as what went wrong."""
+        """Number of responses by application; failures are counted by their error."""
 
     def _ask(self) -> None:
         while not self._done.wait(0.005):
@@ -225,8 +225,8 @@ class Shop:
         self._application.stop()
 
     def comes_back(self) -> None:
-        """The application last, once the agent knows that the event is still on: what it says before is not looked at
-        here, since how long it takes to start depends on the machine."""
+        """Start the application last, when the agent knows that the event hasn't ended. Earlier responses of the agent
+        aren't checked, because its start time depends on the machine."""
         self.agent = self._agent(self.azure, self._address)
         self.agent.wait_for(lambda: self.agent.get(GATE).text.startswith("Closed: Reboot of this VM has started"))
         self._application.start()
@@ -316,7 +316,7 @@ def test_the_page_shows_what_curl_prints(announced: tuple[MetadataService, Run])
 
 @pytest.mark.peer("curl")
 @pytest.mark.linux("runs a shell block of the page")
-def test_a_health_page_that_asks_the_gate_says_no_only_when_it_is_closed(
+def test_health_page_fails_only_when_the_gate_is_closed(
     announced: tuple[MetadataService, Run],
 ) -> None:
     """The command of the page, which the readiness probe has too: with an open gate, a closed one, and no agent."""
@@ -338,7 +338,7 @@ def test_a_health_page_that_asks_the_gate_says_no_only_when_it_is_closed(
     assert says_yes()
 
 
-def test_an_agent_that_starts_during_an_event_never_says_open(tmp_path: Path) -> None:
+def test_gate_never_opens_when_the_agent_starts_during_an_event(tmp_path: Path) -> None:
     """Its first answer waits for the first document, although nothing is known of the event before: a load balancer
     must not see the gate open for a moment, and send traffic to a VM that is about to go."""
     with quiet() as service:

@@ -67,7 +67,7 @@ def moments(last: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
 
 
 def freeze(recording: Recording, length: timedelta = MINUTE, duration: int = 9, source: str = "Platform") -> None:
-    """A Freeze is there for so long, and goes."""
+    """Record a Freeze of this length."""
     recording.stay(MINUTE)
     recording.event(ID, "Freeze", source, duration)
     recording.stay(length)
@@ -83,7 +83,7 @@ def recording(tmp_path: Path) -> Recording:
 # -- by the policy in force then
 
 
-def test_a_recording_is_told_by_the_policy_in_force_then_record_by_record(tmp_path: Path) -> None:
+def test_replay_uses_the_recorded_policy_record_by_record(tmp_path: Path) -> None:
     """The very bytes of every record of the agent, its own rules and the files that it looked at included, also over a
     restart with another policy, and whatever the defaults are."""
     rules = (
@@ -123,7 +123,7 @@ def test_a_recording_is_told_by_the_policy_in_force_then_record_by_record(tmp_pa
     assert "mode enforce, coordination leader, rules user, prepared)" in text
 
 
-def test_a_file_alone_is_told_by_the_policy_that_it_begins_with(recording: Recording) -> None:
+def test_single_file_is_replayed_with_its_first_policy(recording: Recording) -> None:
     """The newest of several, of which the one with the start of the agent is lost."""
     recording.max_bytes = 0
     recording = Recording(recording.path, max_bytes=64 << 10)
@@ -136,7 +136,7 @@ def test_a_file_alone_is_told_by_the_policy_that_it_begins_with(recording: Recor
     assert moments(last) == [("hold", "no-rule", "enforce")]
 
 
-def test_a_recording_without_a_policy_is_told_by_the_settings(recording: Recording) -> None:
+def test_recording_without_a_policy_is_replayed_with_the_settings(recording: Recording) -> None:
     """Documents that no agent recorded."""
     recording.known()
     freeze(recording, duration=5)
@@ -147,9 +147,9 @@ def test_a_recording_without_a_policy_is_told_by_the_settings(recording: Recordi
     assert (last["then"], last["differences"]) == (None, None)
 
 
-def test_a_policy_that_cannot_be_read_is_said_and_decides_nothing(recording: Recording) -> None:
-    """Of a later version with a condition that is not known here: neither its rules nor the settings' are taken for
-    it; what is known of the events is told all the same, and what was really sent."""
+def test_unreadable_policy_is_reported_and_decides_nothing(recording: Recording) -> None:
+    """A later version wrote an unknown condition. Neither its other rules nor the settings replace it; the events and
+    the approvals that were sent are still shown."""
     values = policy_values(ENFORCE)
     values["rules"][1]["only_while"] = "the moon is full"
     recording.line(at=recording.at.isoformat(), began={"version": "99.0.0", "boot": "b", "policy": values})
@@ -178,7 +178,7 @@ def test_a_policy_that_cannot_be_read_is_said_and_decides_nothing(recording: Rec
 def test_settings_that_say_anything_of_approvals_decide_and_are_compared(
     recording: Recording, tmp_path: Path, given: str
 ) -> None:
-    """By a flag, a variable or the file, be it the default: the story is told by it, and compared with then."""
+    """Settings in a flag, a variable, or the file, even defaults, decide the replay and are compared."""
     recording.began(Policy(Mode.ENFORCE, rules=()))
     freeze(recording, duration=5)
     recording.close()
@@ -302,7 +302,7 @@ def test_the_mode_alone_is_a_line_and_no_difference(recording: Recording, before
     assert sum(note.startswith("The mode is not compared") for note in last["notes"]) == (before is not mode)
 
 
-def test_what_was_really_sent_is_said_and_what_would_have_been_is_not_pretended(recording: Recording) -> None:
+def test_sent_approvals_are_shown_and_others_are_not_assumed(recording: Recording) -> None:
     """An approval that was sent ends the event: what another policy would have done later is assumed, and said to be,
     or not known."""
     recording.began(Policy(Mode.ENFORCE, rules=(Rule("r", ("Freeze", "Reboot")),)))
@@ -378,7 +378,7 @@ def test_without_a_recorded_policy_then_is_that_of_the_settings(recording: Recor
     assert as_json(recording.path, "--policy", path, "--config.file", path)[1]["differences"] == []
 
 
-def test_files_that_the_agent_never_looked_for_are_assumed_and_said(recording: Recording) -> None:
+def test_unrecorded_files_are_assumed_and_reported(recording: Recording) -> None:
     """Of another rule's files the recording says nothing; --assume-files does."""
     recording.began(DRY_RUN)
     freeze(recording)
@@ -500,7 +500,7 @@ def test_a_bad_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_pa
             run(recording.path, "--policy", missing)
 
 
-def test_a_policy_file_without_approvals_is_the_default_and_said(recording: Recording) -> None:
+def test_policy_file_without_approvals_is_the_default_and_reported(recording: Recording) -> None:
     """It may be the wrong file, or a policy that is given up."""
     recording.began(Policy(Mode.ENFORCE, rules=()))
     freeze(recording, duration=5)
@@ -521,7 +521,7 @@ def test_the_review_of_a_scenario_is_of_the_story_without_approvals(tmp_path: Pa
 # -- for a person
 
 
-def test_the_review_says_what_changes_and_lists_what_differs(recording: Recording) -> None:
+def test_review_shows_policy_changes_and_differences(recording: Recording) -> None:
     """The summary comes first, then the mode, then the differences; equal decisions are only counted. The page shows
     parts of this output, in order."""
     recording.began(DRY_RUN)
