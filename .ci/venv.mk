@@ -1,6 +1,5 @@
-# What the Makefiles share: the virtual environment, set up by what a target needs, and `make help`, made of what stands
-# behind `##`. PYTHON=python3.12 chooses the interpreter, VENV=FOLDER where it is; a change of pyproject.toml or of a lock
-# sets it up again.
+# Shared by the Makefiles: the virtual environment, and `make help`, which prints the text after `##`. PYTHON=python3.12 selects
+# the interpreter, VENV=FOLDER the directory. A change of pyproject.toml or of a lock file reinstalls the dependencies.
 
 SHELL := /bin/sh
 ROOT := $(patsubst %.ci/venv.mk,%,$(lastword $(MAKEFILE_LIST)))
@@ -8,10 +7,10 @@ IN := $(notdir $(if $(ROOT),$(CURDIR)))
 VENV ?= $(ROOT).venv
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# A module of ours, which finds the checkout by where it is started.
+# Runs a module of this repository, from its root.
 MODULE := cd $(or $(ROOT),.) && $(BIN)/python -m
 
-# The tests start hundreds of interpreters; none shall compile everything anew.
+# The tests start hundreds of interpreters, which must share compiled files.
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
@@ -20,27 +19,26 @@ help:
 
 $(VENV)/.run: $(ROOT)pyproject.toml
 	@$(ROOT).ci/venv $(VENV)
-	@echo "== installing the agent and its dependencies into $(VENV) (half a minute)" >&2
+	@echo "== installing the agent and its dependencies into $(VENV) (30 seconds)" >&2
 	@$(PIP) install --editable $(ROOT).
 	@touch $@
 
 $(VENV)/.test: $(ROOT)pyproject.toml
 	@$(ROOT).ci/venv $(VENV)
-	@echo "== installing the agent, its dependencies and what the tests need into $(VENV) (a minute)" >&2
+	@echo "== installing the agent, its dependencies, and test tools into $(VENV) (a minute)" >&2
 	@$(PIP) install --editable "$(ROOT).[test]"
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.docs: $(ROOT)pyproject.toml
 	@$(ROOT).ci/venv $(VENV)
-	@echo "== installing what the documentation needs into $(VENV)" >&2
+	@echo "== installing documentation tools into $(VENV)" >&2
 	@$(PIP) install --editable "$(ROOT).[docs]"
 	@touch $@ $(VENV)/.run
 
-# What builds what is handed out, all of it by its hash. The tests' own tools are not locked, so a job that builds or
-# publishes asks for nothing else.
+# The release tools, with all hashes locked. Test tools aren't locked, so jobs that build or publish install only these.
 LOCKS := $(addprefix $(ROOT)deploy/,constraints.txt build.txt release.txt)
 $(VENV)/.locked: $(LOCKS)
 	@$(ROOT).ci/venv $(VENV)
-	@echo "== installing the locked tools of a release into $(VENV)" >&2
+	@echo "== installing the locked release tools into $(VENV)" >&2
 	@$(PIP) install --require-hashes --only-binary :all: $(LOCKS:%=--requirement %)
 	@touch $@

@@ -37,7 +37,7 @@ MARKERS: Final = {"platform_machine": "aarch64", "python_version": PYTHON, "pyth
 """What differs there for the markers of requirements ([PEP 508]); all else is as here."""
 PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_24", "_2_28", "_2_34"))
 """The tags of wheels that a glibc 2.36 takes."""
-ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-", "grafana-foundation-sdk")
+ELSEWHERE: Final = ("mypy", "ruff", "codespell", "import-linter", "types-", "grafana-foundation-sdk")
 """Requirements of `test` whose answer is the same everywhere: they are asked on the machine of the developer."""
 
 

@@ -37,7 +37,7 @@ WIN32: Final = {
     "python_full_version": "3.13.0",
 }
 """What differs there for the markers of requirements ([PEP 508])."""
-ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-")
+ELSEWHERE: Final = ("mypy", "ruff", "codespell", "import-linter", "types-")
 """Requirements of `test` whose answer is the same on every system: they are asked on Linux."""
 CRASHES: Final = ("_wmi.pyd",)
 """Without it `platform` asks the registry; with it Wine 8 lacks VariantToString and the process dies."""
