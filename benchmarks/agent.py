@@ -1,4 +1,4 @@
-"""The agent as it is installed, `python -m exporter run`, in its own process."""
+"""The agent as installed (`python -m exporter run`), in a separate process."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from exporter.simulator.metadata.service import MetadataService
 
 START_SECONDS: Final = 30.0
 VM: Final = "vm-0"
-QUIET: Final = Scenario("benchmark", "Nothing happens but what `set_document` says.", (Vm(VM),), ())
+QUIET: Final = Scenario("benchmark", "Nothing happens except what `set_document` sets.", (Vm(VM),), ())
 KEPT: Final = ("PATH", "HOME", "LANG", "SYSTEMROOT", "SYSTEMDRIVE", "PROGRAMDATA", "USERPROFILE", "TEMP", "TMP")
-"""Of the environment: on Windows no socket opens without SYSTEMROOT."""
+"""Environment variables that the agent inherits. On Windows, sockets need SYSTEMROOT."""
 PLAIN_INSTALL: Final = """
 import runpy, sys
 sys.modules["click"] = sys.modules["rich"] = None
 sys.argv[0] = "exporter"
 runpy.run_module("exporter", run_name="__main__", alter_sys=False)
 """
-"""As after a plain install: the linters bring click and rich, and httpx imports both where they are (6 MiB)."""
+"""A plain installation: the test tools install click and rich, and httpx imports both if available (6 MiB)."""
 
 
 def metadata_service(**further: Any) -> MetadataService:
-    """A metadata service for one VM, whose document is the benchmark's to set."""
+    """Return a metadata service for one VM, whose document the benchmark sets."""
     return MetadataService(QUIET, **further)
 
 
 def event(number: int, **fields: object) -> dict[str, object]:
-    """An event of this VM that the default rules approve, in the shape of api-version 2020-07-01."""
+    """Return an event of this VM that the default rules approve, in the format of api-version 2020-07-01."""
     return {
         "EventId": f"00000000-0000-4000-8000-{number:012d}",
         "EventStatus": "Scheduled",
@@ -59,7 +59,7 @@ def document(incarnation: int, *events: Mapping[str, object]) -> dict[str, objec
 
 
 class Agent:
-    """A context manager around one run. `url` is the base of its scrape endpoint once `started` has returned."""
+    """A context manager for one process. `url` is the base URL of its HTTP server after `started`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Agent:
         self._environ = {**kept, **(environ or {})}
         self._on_line = on_line or (lambda _: None)
         self._listening = threading.Event()
-        self.last_words: list[str] = []
+        self.last_lines: list[str] = []
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -106,14 +106,14 @@ class Agent:
         return self._process.pid
 
     def started(self) -> Self:
-        """Returns when it serves. Raises RuntimeError with its last words when it does not."""
+        """Wait until the agent serves requests. Raise RuntimeError with its last log lines if it doesn't."""
         if not self._listening.wait(START_SECONDS) or not self.url:
             self.stop()
-            raise RuntimeError("the agent did not start:\n" + "\n".join(self.last_words[-20:]))
+            raise RuntimeError("the agent did not start:\n" + "\n".join(self.last_lines[-20:]))
         return self
 
     def stop(self) -> tuple[int, str]:
-        """Asks it to end, on Windows ends it. Answers its exit code and what it said on standard output."""
+        """Terminate the agent (on Windows, kill it). Return its exit code and its standard output."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -122,18 +122,18 @@ class Agent:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
-        said = ""
+        output = ""
         if self._process.stdout is not None and not self._process.stdout.closed:
-            said = self._process.stdout.read()
+            output = self._process.stdout.read()
             self._process.stdout.close()
-        return self._process.returncode, said
+        return self._process.returncode, output
 
     def _read(self) -> None:
         stream = self._process.stderr
         assert stream is not None
         with stream:
             for line in stream:
-                self.last_words = [*self.last_words[-50:], line.rstrip()]
+                self.last_lines = [*self.last_lines[-50:], line.rstrip()]
                 try:
                     found = json.loads(line)
                 except ValueError:
@@ -145,12 +145,12 @@ class Agent:
         self._listening.set()
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:  # noqa: S310  # our own address
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:  # noqa: S310  # a local address
             text: bytes = answer.read()
         return text.decode()
 
     def metric(self, name: str, labels: str = "") -> float:
-        """One sample, by its full name after the prefix; 0 when there is none."""
+        """Return one sample by its name without the prefix; 0 if there is none."""
         found = re.search(rf"^azure_scheduled_events_{name}{re.escape(labels)} (\S+)$", self.metrics(), re.MULTILINE)
         return float(found[1]) if found else 0.0
 

@@ -1,7 +1,7 @@
-"""The least that could do the job, for comparison: `python -m benchmarks.bare URL INTERVAL_SECONDS`.
+"""The smallest program that approves events, for comparison: `python -m benchmarks.baseline URL INTERVAL_SECONDS`.
 
-Reads the document with `http.client`, parses it, approves whatever is Scheduled and was not approved yet. It checks
-nothing, keeps nothing and tells nobody.
+It reads the document with `http.client`, parses it, and approves every Scheduled event once. It doesn't check, store,
+or report anything.
 """
 
 from __future__ import annotations

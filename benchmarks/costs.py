@@ -184,12 +184,12 @@ def memory_of_prometheus_alone() -> int:
         return agent.usage().rss
 
 
-def told() -> tuple[dict[str, tuple[int, int]], tuple[int, int], tuple[int, int]]:
-    """The records of one event of each kind on one VM, those of a start and stop, and the connections."""
+def records_sent() -> tuple[dict[str, tuple[int, int]], tuple[int, int], tuple[int, int]]:
+    """Return the records of one event of each kind on one VM, those of a start and a stop, and the connections."""
     with running("--approval.mode=enforce", "--event-hubs.idle-close=2s") as (agent, service, peers):
         assert peers is not None
         records, number = {}, 1
-        seen = Counter(peers.ask("told")["bodies"])
+        seen = Counter(peers.ask("received")["bodies"])
         for place, (name, fields) in enumerate(EVENTS.items()):
             planned = event(place, **fields)
             begun = {**planned, "EventStatus": "Started", "NotBefore": ""}
@@ -197,13 +197,13 @@ def told() -> tuple[dict[str, tuple[int, int]], tuple[int, int], tuple[int, int]
                 number += 1
                 service.set_document(document(number, *events))
                 time.sleep(4)
-            fresh = Counter(peers.ask("told")["bodies"]) - seen
+            fresh = Counter(peers.ask("received")["bodies"]) - seen
             records[name] = (fresh.total(), sum(len(body.encode()) for body in fresh.elements()))
             seen += fresh
         time.sleep(5)
-        standing = peers.ask("told")
+        standing = peers.ask("received")
         agent.stop()
-        bodies = [body for body in peers.ask("told")["bodies"] if "agent.st" in body]
+        bodies = [body for body in peers.ask("received")["bodies"] if "agent.st" in body]
     return (
         records,
         (len(bodies), sum(len(body.encode()) for body in bodies)),
@@ -316,7 +316,7 @@ def measure(seconds: float, minutes: float) -> Found:
     """All of it: about two minutes and twice `minutes`."""
     alone, each, rss_all = idle(seconds)
     quiet, one_event = answers()
-    records, lifecycle, connections = told()
+    records, lifecycle, connections = records_sent()
     return Found(
         when=f"{datetime.now(UTC):%-d %B %Y}",
         where=f"Linux, CPython {platform.python_version()}, {_version('prometheus')}",
@@ -334,8 +334,8 @@ def measure(seconds: float, minutes: float) -> Found:
 
 
 def _version(binary: str) -> str:
-    said = subprocess.run([need(binary), "--version"], capture_output=True, text=True, check=True)
-    return " ".join((said.stdout or said.stderr).split()[:3]).replace(", version", "").split("+")[0].capitalize()
+    done = subprocess.run([need(binary), "--version"], capture_output=True, text=True, check=True)
+    return " ".join((done.stdout or done.stderr).split()[:3]).replace(", version", "").split("+")[0].capitalize()
 
 
 def measured_table(found: Found) -> str:

@@ -1,12 +1,11 @@
-"""How fast a backlog drains: `python -m benchmarks.drain [RECORDS]`, and over a long way `… far [RECORDS]`.
+"""The speed at which a backlog drains: `python -m benchmarks.drain [RECORDS]`; with latency: `… far [RECORDS]`.
 
-The outbox is filled first, by the outbox itself, with events of five records each. Then `run` is started on it with one
-destination, which is in a process of its own, and compared with the destination's SDK in a bare loop. That sends the
-same records out of memory, in the same portions: for Event Hubs one batch for each event, for OTLP a hundred records a
-request.
+The benchmark fills the outbox with events of five records each and starts `run` with one destination, which is in a
+separate process. The baseline is a loop with the destination's SDK that sends the same records from memory in the same
+batches: one for each event to Event Hubs, a hundred records a request over OTLP.
 
-`far` puts 150 ms of round trip before the destinations, and compares a delivery with one that has a single batch under
-way and, for OTLP, a record a request, as versions before this one had.
+`far` adds 150 ms of round-trip time, and compares the delivery with one that has a single batch in flight and, for
+OTLP, one record in each request.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from benchmarks.agent import VM, Agent, document, event, metadata_service
 from benchmarks.fleet import NoMetrics
+from benchmarks.latency_proxy import LatencyProxy
 from benchmarks.peers import Peers
-from benchmarks.relay import Relay
 from benchmarks.usage import load_average
 from exporter.agent.delivery import Delivery, Destination
 from exporter.config.schema import EventHubsSettings, OtlpSettings
@@ -49,7 +48,7 @@ from exporter.sinks.otlp.sink import BATCH_RECORDS, OtlpDestination
 
 RECORDS: Final = 100_000
 PER_EVENT: Final = 5
-BARE_SHARE: Final = 10
+BASELINE_SHARE: Final = 10
 CAPACITY: Final = 1 << 30
 COMMIT: Final = 500
 MIB: Final = 1 << 20
@@ -60,7 +59,7 @@ KINDS: Final = ("scheduled", "approval.decided", "approval.accepted", "started",
 
 
 def backlog(count: int) -> Iterator[Record]:
-    """Records as the agent writes them, of about 1 KiB each."""
+    """Yield records like those of the agent, of about 1 KiB each."""
     vm = {"name": VM, "id": "b1", "location": "westeurope", "size": "Standard_D4s_v5", "zone": "1", "resource_id": "/s"}
     for number in range(count):
         about = event(number // PER_EVENT)
@@ -81,7 +80,7 @@ def backlog(count: int) -> Iterator[Record]:
 
 
 def fill(path: Path, destination: str, count: int) -> float:
-    """Writes the backlog as the agent would. Answers the seconds it took."""
+    """Write the backlog to an outbox. Return the seconds that it took."""
     began = time.monotonic()
     outbox = Outbox(path, CAPACITY, (destination,))
     records = backlog(count)
@@ -92,7 +91,7 @@ def fill(path: Path, destination: str, count: int) -> float:
 
 
 def drain(destination: str, count: int, peers: Peers) -> float:
-    """Records a second of `run`; prints its memory along the way."""
+    """Return the records a second of `run`, and print its use of memory."""
     mark = "EVENT_HUBS" if destination == "event_hubs" else "OTLP"
     environ = {key: value for key, value in peers.environ.items() if mark in key}
     with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder, metadata_service() as service:
@@ -134,8 +133,8 @@ def _sent(agent: Agent, label: str) -> float:
         return 0.0
 
 
-async def bare_event_hubs(count: int, peers: Peers, per_batch: int) -> float:
-    """Records a second of the SDK's asyncio client, out of memory, one batch in flight."""
+async def baseline_event_hubs(count: int, peers: Peers, per_batch: int) -> float:
+    """Return the records a second of the SDK's asyncio client, from memory, with one batch in flight."""
     records = list(backlog(count))
     logging.getLogger("azure").setLevel(logging.ERROR)
     async with EventHubProducerClient.from_connection_string(peers.connection_string) as client:
@@ -149,11 +148,11 @@ async def bare_event_hubs(count: int, peers: Peers, per_batch: int) -> float:
         return count / (time.monotonic() - began)
 
 
-def bare_otlp(count: int, peers: Peers) -> float:
-    """Records a second of the SDK's exporter, out of memory, as many a request as the agent's."""
+def baseline_otlp(count: int, peers: Peers) -> float:
+    """Return the records a second of the SDK's exporter, from memory, with the agent's number of records a request."""
     records = list(backlog(count))
     exporter = OTLPLogExporter(endpoint=f"{peers.endpoint}/v1/logs")
-    resource, scope = Resource({"service.name": "bare"}), InstrumentationScope("bare")
+    resource, scope = Resource({"service.name": "baseline"}), InstrumentationScope("baseline")
     began = time.monotonic()
     for start in range(0, count, BATCH_RECORDS):
         entries = [
@@ -171,7 +170,7 @@ def bare_otlp(count: int, peers: Peers) -> float:
 
 
 class OneAtATime:
-    """A destination that takes one batch of one event at a time, of at most so many records."""
+    """A destination that accepts one batch of one event at a time, of at most `batch_size` records."""
 
     subjects: Final = 1
 
@@ -190,7 +189,7 @@ class OneAtATime:
 
 
 def drained(destination: Destination, count: int) -> float:
-    """Seconds from the first look at a backlog of so many records until all of it is acknowledged and settled."""
+    """Return the seconds until a backlog of `count` records is acknowledged and removed from the queue."""
     with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder:
         path = Path(folder) / "outbox.db"
         fill(path, destination.name, count)
@@ -208,71 +207,73 @@ def drained(destination: Destination, count: int) -> float:
 
 
 def far(count: int, one_way: float = ONE_WAY) -> dict[str, tuple[float, float]]:
-    """Seconds for so many records with one batch at a time, and as they are delivered; by destination.
+    """Return the seconds for `count` records with one batch at a time and with the agent's delivery, by destination.
 
-    The former is measured with a tenth of the records of OTLP, of which each is a round trip.
+    For OTLP, the first value is extrapolated from a tenth of the records, because each one is a round trip.
     """
-    print(f"{count} records over {2e3 * one_way:.0f} ms of round trip")
+    print(f"{count} records with {2e3 * one_way:.0f} ms of round-trip time")
     with Peers() as peers:
         found = {
             "otlp": _far_otlp(peers, count, one_way),
             "event_hubs": _far_event_hubs(peers, count, one_way),
         }
     for name, (before, after) in found.items():
-        print(f"  {name}: one batch at a time {before:.1f} s, now {after:.1f} s: {before / after:.1f}x", flush=True)
+        print(f"  {name}: one batch at a time {before:.1f} s, agent {after:.1f} s: {before / after:.1f}x", flush=True)
     return found
 
 
 def _far_otlp(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
-    with Relay(int(peers.endpoint.rpartition(":")[2]), one_way) as relay:
-        url = f"http://127.0.0.1:{relay.port}/v1/logs"
-        few = max(1, count // BARE_SHARE)
+    with LatencyProxy(int(peers.endpoint.rpartition(":")[2]), one_way) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}/v1/logs"
+        few = max(1, count // BASELINE_SHARE)
         before = drained(OneAtATime(OtlpDestination(OtlpSettings(logs_url=url)), 1), few) * count / few
         return before, drained(OtlpDestination(OtlpSettings(logs_url=url)), count)
 
 
 def _far_event_hubs(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
     port = int(peers.connection_string.partition(";")[0].rpartition(":")[2])
-    with Relay(port, one_way) as relay:
-        to_relay = peers.connection_string.replace(f":{port};", f":{relay.port};")
-        single = EventHubsDestination(EventHubsSettings(connection_string=Secret(to_relay)))
+    with LatencyProxy(port, one_way) as proxy:
+        to_proxy = peers.connection_string.replace(f":{port};", f":{proxy.port};")
+        single = EventHubsDestination(EventHubsSettings(connection_string=Secret(to_proxy)))
         before = drained(OneAtATime(single, single.batch_size), count)
-        relay.most_connections = 0
-        after = drained(EventHubsDestination(EventHubsSettings(connection_string=Secret(to_relay))), count)
-        print(f"  event_hubs: at most {relay.most_connections} connections while the backlog drained")
+        proxy.most_connections = 0
+        after = drained(EventHubsDestination(EventHubsSettings(connection_string=Secret(to_proxy))), count)
+        print(f"  event_hubs: at most {proxy.most_connections} connections while the backlog drained")
         return before, after
 
 
 def main() -> int:
     if sys.argv[1:2] == ["far"]:
         print(f"load before: {load_average()}")
-        far(int(sys.argv[2]) if len(sys.argv) > 2 else FAR_RECORDS)  # after the word
+        far(int(sys.argv[2]) if len(sys.argv) > 2 else FAR_RECORDS)
         print(f"load after: {load_average()}")
         return 0
     count = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
-    bare = max(count // BARE_SHARE, 1)
+    baseline = max(count // BASELINE_SHARE, 1)
     print(f"load before: {load_average()}")
     with Peers() as peers:
         print("Event Hubs, one batch an event")
-        fine = _compare("event_hubs", count, peers, lambda: asyncio.run(bare_event_hubs(bare, peers, PER_EVENT)))
-        single = asyncio.run(bare_event_hubs(bare, peers, 1))
-        print(f"  for comparison, the bare loop with one record a batch: {single:.0f} records/s", flush=True)
+        fine = _compare(
+            "event_hubs", count, peers, lambda: asyncio.run(baseline_event_hubs(baseline, peers, PER_EVENT))
+        )
+        single = asyncio.run(baseline_event_hubs(baseline, peers, 1))
+        print(f"  baseline with one record a batch: {single:.0f} records/s", flush=True)
     with Peers() as peers:
         print(f"OTLP, {BATCH_RECORDS} records a request")
-        fine = _compare("otlp", count, peers, lambda: bare_otlp(bare, peers)) and fine
+        fine = _compare("otlp", count, peers, lambda: baseline_otlp(baseline, peers)) and fine
     print(f"load after: {load_average()}")
     return int(not fine)
 
 
-def _compare(name: str, count: int, peers: Peers, bare: Callable[[], float]) -> bool:
-    """The bare loop runs before and after, since the machine's other load changes."""
+def _compare(name: str, count: int, peers: Peers, baseline: Callable[[], float]) -> bool:
+    """Compare `run` with a baseline that is measured before and after, because the machine's load changes."""
     cpu = time.process_time()
-    before = bare()
-    print(f"  CPU of the bare loop {(time.process_time() - cpu) / (count // BARE_SHARE) * 1e3:.2f} ms a record")
+    before = baseline()
+    print(f"  CPU of the baseline {(time.process_time() - cpu) / (count // BASELINE_SHARE) * 1e3:.2f} ms a record")
     agent = drain(name, count, peers)
-    after = bare()
+    after = baseline()
     ratio = (before + after) / 2 / agent
-    print(f"  {name}: agent {agent:.0f} records/s, bare loop {before:.0f} and {after:.0f} records/s: {ratio:.2f}x")
+    print(f"  {name}: agent {agent:.0f} records/s, baseline {before:.0f} and {after:.0f} records/s: {ratio:.2f}x")
     return ratio < 2.0
 
 

@@ -1,7 +1,7 @@
-"""A scale set in one process: many real agents with real outboxes, one simulated platform, and a clock that is moved.
+"""A scale set in one process: real agents with real outboxes, one simulated platform, and a simulated clock.
 
-Each VM has its own agent, state and file; all read the same documents, as in a scale set, and poll at their own moments
-of each second. Nothing waits: a minute of platform time takes as long as the agents compute.
+Each VM has its own agent, state, and file. All VMs read the same documents, and each one polls at a different moment of
+each second. Nothing sleeps: a minute of platform time takes only the agents' CPU time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.platform import Play
 from exporter.simulator.metadata.scenario import Action, Scenario, Step
-from exporter.simulator.metadata.scenario import Vm as StoryVm
+from exporter.simulator.metadata.scenario import Vm as ScenarioVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4
@@ -37,7 +37,7 @@ CAPACITY: Final = 16 << 20
 
 
 class NoMetrics:
-    """Counts nothing: what a scrape costs is measured elsewhere."""
+    """Metrics that do nothing; other benchmarks measure scrapes."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -45,7 +45,7 @@ class NoMetrics:
 
 @dataclass(slots=True)
 class Clock:
-    """Platform time, in seconds since the start."""
+    """Platform time, in seconds since `START`."""
 
     seconds: float = 0.0
 
@@ -55,12 +55,12 @@ class Clock:
 
 @dataclass(slots=True)
 class PlatformOfAll:
-    """The play, its documents written once for all who read them."""
+    """The simulated platform. It encodes each document once for all VMs."""
 
     play: Play
     clock: Clock
     posts: list[tuple[float, str, str]] = field(default_factory=list)
-    """When (seconds since the start), which VM, which event."""
+    """Seconds since the start, VM, and event id of each POST."""
     _written: tuple[int, bytes] = (0, b"")
 
     def body(self) -> bytes:
@@ -72,7 +72,7 @@ class PlatformOfAll:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The platform as one VM reaches it. `mute`: its POSTs are lost on the way."""
+    """The platform as one VM reaches it. `mute`: its POSTs fail."""
 
     platform: PlatformOfAll
     vm: str
@@ -83,7 +83,7 @@ class Source:
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         if self.mute:
-            raise MetadataError("connect", "no way out of this VM")
+            raise MetadataError("connect", "no route from this VM")
         leave()
         left()
         now = self.platform.clock
@@ -102,7 +102,8 @@ class Member:
 
 
 class Fleet:
-    """`dead` VMs have no agent at all, `mute` ones can't POST. `takeover_after` in seconds, None for never."""
+    """The agents of all VMs. `dead` VMs have no agent; POSTs of `mute` ones fail. `takeover_after` in seconds; None:
+    never."""
 
     def __init__(
         self,
@@ -128,14 +129,14 @@ class Fleet:
         self.ticks = 0
 
     def _member(self, folder: Path, name: str, options: Options, log: Log, mute: bool) -> Member:
-        who = VmIdentity(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
+        identity = VmIdentity(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
         outbox = Outbox(folder / f"{name}.db", CAPACITY, (DESTINATION,))
-        environment = Environment(clock=self.clock.now, identity=lambda: who, check_files=check_files)
+        environment = Environment(clock=self.clock.now, identity=lambda: identity, check_files=check_files)
         agent = Agent(options, Source(self.platform, name, mute), outbox, NoMetrics(), log=log, environment=environment)
         return Member(name, agent, outbox)
 
     def second(self) -> None:
-        """One second of platform time, in which each agent polls once."""
+        """Advance platform time by one second, in which each agent polls once."""
         began = time.process_time()
         base = self.clock.seconds
         for number, member in enumerate(self.members):
@@ -150,7 +151,7 @@ class Fleet:
             self.second()
 
     def records(self) -> list[Record]:
-        """All that was recorded."""
+        """Return all records."""
         found: list[Record] = []
         for member in self.members:
             with closing(sqlite3.connect(member.outbox.path)) as db:
@@ -169,11 +170,12 @@ def name(number: int) -> str:
 REBOOT: Final = {"EventType": "Reboot", "EventSource": "User", "DurationInSeconds": -1}
 FREEZE: Final = {"EventType": "Freeze", "EventSource": "Platform", "DurationInSeconds": 5}
 REDEPLOY: Final = {"EventType": "Redeploy", "EventSource": "Platform", "DurationInSeconds": -1}
-"""Of the three, the default rules approve the first two."""
+"""The default rules approve reboots and freezes, but not this."""
 
 
-def story(vms: int, events: int, what: Mapping[str, object] = REBOOT, *, shared: bool) -> Scenario:
-    """So many events at once: of the whole scale set each (`shared`), or each of the VM whose turn it is."""
+def fleet_scenario(vms: int, events: int, fields: Mapping[str, object] = REBOOT, *, shared: bool) -> Scenario:
+    """Return a scenario with `events` simultaneous events: each of the whole scale set (`shared`), or of one VM in
+    turn."""
     names = [name(number) for number in range(vms)]
     steps = tuple(
         Step(
@@ -183,7 +185,7 @@ def story(vms: int, events: int, what: Mapping[str, object] = REBOOT, *, shared:
             fields={
                 "EventId": f"00000000-0000-4000-8000-{number:012d}",
                 "Resources": names if shared else [names[number % vms]],
-                **what,
+                **fields,
             },
             notice=900.0,
             lasts=5.0,
@@ -191,4 +193,4 @@ def story(vms: int, events: int, what: Mapping[str, object] = REBOOT, *, shared:
         )
         for number in range(events)
     )
-    return Scenario("fleet", "Something happens to a scale set.", tuple(StoryVm(each) for each in names), steps)
+    return Scenario("fleet", "Something happens to a scale set.", tuple(ScenarioVm(each) for each in names), steps)

@@ -1,7 +1,7 @@
-"""A month of a fleet, as stories of hours: what Prometheus scrapes of each VM, minute by minute, as promtool reads it.
+"""A month of a fleet as a list of scenarios: the samples that Prometheus scrapes each minute, in promtool's format.
 
-Each story has the whole fleet in it, and only what the rules read: a calm VM has eleven series. What lies between the
-stories is left out: nothing fires then. Times are minutes from the beginning of a story.
+Each scenario contains the whole fleet, but only the series that the rules read: eleven for a VM without events. The
+time between scenarios is omitted, because nothing fires. Times are minutes since the start of a scenario.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ PREFIX: Final = "azure_scheduled_events_"
 JOB: Final = "azure-scheduled-events-exporter"
 SETS: Final = 30
 WARM: Final = 10
-"""Minutes of calm before each story."""
+"""Minutes without changes at the start of each scenario."""
 
 Values = list[float | None]
-"""A sample each minute; None where there is none."""
+"""One sample each minute; None: no sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """A VM of the fleet, and what routes its alerts."""
+    """A VM of the fleet, and the labels that route its alerts."""
 
     name: str
     vmss: str
@@ -45,8 +45,8 @@ class Vm:
 
 
 def fleet(size: int) -> list[Vm]:
-    """Nine tenths in 30 scale sets, one tenth by itself; two thirds in one subscription and region, a third in another;
-    every third scale set is the team's shop."""
+    """Return `size` VMs: nine tenths in 30 scale sets, one tenth single; two thirds in one subscription and region, one
+    third in another. The team `shop` owns every third scale set."""
     each = size * 9 // 10 // SETS
     vms = []
     for number in range(size):
@@ -60,8 +60,8 @@ def fleet(size: int) -> list[Vm]:
 
 
 @dataclass(slots=True)
-class Told:
-    """The series of one VM that something happens to."""
+class VmSeries:
+    """The series of one VM."""
 
     vm: Vm
     minutes: int
@@ -83,13 +83,13 @@ class Told:
         self.series[f'{PREFIX}build_info{{version="1.1.0"}}'] = list(one)
 
     def put(self, name: str, start: int, end: int, value: float | None) -> None:
-        """One value from minute `start` until `end`, of a series that is made if there is none."""
+        """Set a series, created if missing, to one value from minute `start` until `end`."""
         values = self.series.setdefault(PREFIX + name, [None] * self.minutes)
         for minute in range(max(start, 0), min(end, self.minutes)):
             values[minute] = value
 
     def blind(self, start: int, end: int) -> None:
-        """No answer of the metadata service in these minutes."""
+        """The metadata service doesn't respond in these minutes."""
         self.put("up", start, end, 0)
         self.put("last_successful_poll_timestamp_seconds", start, end, 60.0 * start)
         failures = self.series[f'{PREFIX}poll_failures_total{{reason="timeout"}}']
@@ -97,7 +97,7 @@ class Told:
             failures[minute] = 20.0 * (min(minute, end) - start)
 
     def away(self, start: int, end: int, *, listed: bool = True) -> None:
-        """The VM does not answer in these minutes; `listed`: service discovery still has it as a target."""
+        """The VM doesn't respond in these minutes; `listed`: service discovery still lists it as a target."""
         for name, values in self.series.items():
             for minute in range(start, min(end, self.minutes)):
                 values[minute] = (0.0 if listed else None) if name == "up" else None
@@ -114,7 +114,8 @@ class Told:
         over: int,
         resources: int = 1,
     ) -> None:
-        """An event in the document from minute `start` to `over`, Started from `begins` on, else after its notice."""
+        """Add an event that is in the document from minute `start` to `over`, and Started from `begins` or after its
+        notice."""
         begins = start + notice if begins is None else begins
         seen = f'event_id="{ident}"'
         about = f'{seen},event_type="{kind}",event_source="{source}",resource_type="VirtualMachine"'
@@ -131,14 +132,14 @@ class Told:
         self.put(f'event_started_by{{{seen},started_by="{who}"}}', begins, over, 1)
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Each series with its values as promtool reads them."""
+        """Yield each series with its values in promtool's format."""
         for name, values in self.series.items():
             metric, _, labels = name.rstrip("}").partition("{")
             yield f"{metric}{{{self.vm.target}{',' if labels else ''}{labels}}}", written(values)
 
 
 def written(values: Values) -> str:
-    """Values in promtool's short form: runs of one value or one step, `_` for none, `stale` where a series ends."""
+    """Return values in promtool's short form: runs of one value or one step, `_` for none, `stale` if a series ends."""
     parts: list[str] = []
     at = 0
     while at < len(values):
@@ -167,14 +168,14 @@ def _follows(before: float | None, value: float | None, step: float) -> bool:
 
 @dataclass(slots=True)
 class Scene:
-    """What a story writes on: the fleet, of which only the VMs that something happens to are written out."""
+    """The fleet that a scenario changes. Only VMs that it changes have entries in `changed`."""
 
     vms: list[Vm]
     minutes: int
-    told: dict[str, Told] = field(default_factory=dict)
+    changed: dict[str, VmSeries] = field(default_factory=dict)
 
-    def __getitem__(self, vm: Vm) -> Told:
-        return self.told.setdefault(vm.name, Told(vm, self.minutes))
+    def __getitem__(self, vm: Vm) -> VmSeries:
+        return self.changed.setdefault(vm.name, VmSeries(vm, self.minutes))
 
     def share(self, part: float, *, vmss: str | None = None, skip: int = 0) -> list[Vm]:
         """As many VMs as this part of the fleet, of one scale set or of all in turn, without the first `skip`."""
@@ -185,20 +186,20 @@ class Scene:
         return self.vms[::stride][skip : skip + count]
 
     def series(self) -> Iterator[tuple[str, str]]:
-        """Every series of the fleet."""
+        """Yield every series of the fleet."""
         for vm in self.vms:
-            yield from (self.told[vm.name] if vm.name in self.told else Told(vm, self.minutes)).lines()
+            yield from (self.changed.get(vm.name) or VmSeries(vm, self.minutes)).lines()
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on; `few`: it
-    is about as many VMs whatever size the fleet has."""
+    """A scenario that happens `times` in a month. `tail`: how many minutes alerts that fire at its end continue. `few`:
+    the number of VMs doesn't depend on the size of the fleet."""
 
     name: str
     minutes: int
     times: int
-    tell: Callable[[Scene], None]
+    apply: Callable[[Scene], None]
     must: str = ""
     tail: int = 0
     few: bool = False
@@ -226,14 +227,14 @@ def _early_autoscale(scene: Scene) -> None:
 
 
 def _migrations(scene: Scene) -> None:
-    """A freeze of one VM after the other, each 14 minutes: 100 a day."""
+    """One VM after another freezes, every 14 minutes: 100 a day."""
     for number, vm in enumerate(scene.vms[:: len(scene.vms) // 6][:6]):
         at = WARM + number * 14
         scene[vm].event(f"F{number}", "Freeze", "Platform", at, over=at + 25)
 
 
 def _wave(scene: Scene) -> None:
-    """A fifteenth of the fleet is restarted, twenty each quarter of an hour; each is away for six minutes."""
+    """A fifteenth of the fleet restarts, twenty VMs every 15 minutes; each is down for six minutes."""
     for number, vm in enumerate(scene.share(1 / 15)):
         at = WARM + number // max(1, len(scene.vms) // 150) * 15
         scene[vm].event(f"R{number}", "Reboot", "Platform", at, over=at + 25)
@@ -241,7 +242,7 @@ def _wave(scene: Scene) -> None:
 
 
 def _set_wave(scene: Scene) -> None:
-    """A redeployment of one scale set of the shop, by eighths."""
+    """One scale set of the shop is redeployed, one eighth at a time."""
     vms = [vm for vm in scene.vms if vm.vmss == "set3"]
     for number, vm in enumerate(vms):
         at = WARM + number * 8 // len(vms) * 12
@@ -250,7 +251,7 @@ def _set_wave(scene: Scene) -> None:
 
 
 def _spot(scene: Scene) -> None:
-    """Four Spot VMs are taken back."""
+    """Four Spot VMs are evicted."""
     for number, vm in enumerate(scene.share(0.004, vmss="set2")[:4]):
         scene[vm].event(f"P{number}", "Preempt", "Platform", WARM + number, notice=1, over=WARM + number + 2)
         scene[vm].away(WARM + number + 2, WARM + 30)
@@ -258,7 +259,7 @@ def _spot(scene: Scene) -> None:
 
 
 def _spot_wave(scene: Scene) -> None:
-    """Half of a Spot scale set is taken back within an hour."""
+    """Half of a Spot scale set is evicted within an hour."""
     vms = [vm for vm in scene.vms if vm.vmss == "set2"]
     for number, vm in enumerate(vms[::2]):
         at = WARM + number * 60 // len(vms[::2])
@@ -267,58 +268,58 @@ def _spot_wave(scene: Scene) -> None:
 
 
 def _outage(scene: Scene) -> None:
-    """The metadata service of a region is away for twenty minutes."""
+    """The metadata service of a region fails for twenty minutes."""
     for number, vm in enumerate(vm for vm in scene.vms if vm.subscription == "west"):
         scene[vm].blind(WARM + number % 2, WARM + 20 + number % 3)
 
 
 def _partition(scene: Scene) -> None:
-    """A scale set is cut off from Prometheus for half an hour."""
+    """Prometheus can't reach a scale set for half an hour."""
     for vm in scene.vms:
         if vm.vmss == "set6":
             scene[vm].away(WARM, WARM + 30)
 
 
 def _one_blind(scene: Scene) -> None:
-    """One VM's metadata service does not answer for half an hour."""
+    """The metadata service of one VM doesn't respond for half an hour."""
     scene[scene.vms[-1]].blind(WARM, WARM + 30)
 
 
 def _one_down(scene: Scene) -> None:
-    """One exporter ends, and is started again after forty minutes."""
+    """One exporter stops, and is started again after forty minutes."""
     scene[scene.vms[7]].away(WARM, WARM + 40)
 
 
 def _predicted(scene: Scene) -> None:
-    """Hardware is predicted to fail in five days; the owner redeploys after half an hour."""
-    told = scene[scene.vms[1]]
-    told.event("H", "Redeploy", "Platform", WARM, notice=5 * 1440, over=WARM + 40, begins=WARM + 9999)
-    told.event("U", "Redeploy", "User", WARM + 30, over=WARM + 40, begins=WARM + 33)
-    told.away(WARM + 34, WARM + 42)
+    """Azure predicts a hardware failure in five days; the owner redeploys after half an hour."""
+    vm = scene[scene.vms[1]]
+    vm.event("H", "Redeploy", "Platform", WARM, notice=5 * 1440, over=WARM + 40, begins=WARM + 9999)
+    vm.event("U", "Redeploy", "User", WARM + 30, over=WARM + 40, begins=WARM + 33)
+    vm.away(WARM + 34, WARM + 42)
 
 
 def _user(scene: Scene) -> None:
-    """Thirty users restart a VM each, which waits for its NotBefore; one of the VMs stays away."""
+    """Thirty users restart one VM each, at NotBefore; one VM stays down."""
     for number, vm in enumerate(scene.vms[:: len(scene.vms) // 30][:30]):
         scene[vm].event(f"U{number}", "Reboot", "User", WARM + number, over=WARM + number + 20)
         scene[vm].away(WARM + number + 16, scene.minutes if number == 0 else WARM + number + 19)
 
 
 def _host_failure(scene: Scene) -> None:
-    """A host fails: five VMs go, their events Started at first sight; one does not come back for fifty minutes."""
+    """A host fails: five VMs go down with events that are first seen Started; one stays down for fifty minutes."""
     for number, vm in enumerate(scene.share(5 / len(scene.vms), skip=3)):
         scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 25)
         scene[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))
 
 
 def _still(scene: Scene) -> None:
-    """One VM stands still for 20 s, and nothing had announced it."""
+    """One VM pauses for 20 s without an event."""
     name = 'observed_interruption_seconds_sum{kind="clock_step",attributed="false"}'
     scene[scene.vms[11]].put(name, WARM + 20, scene.minutes, 20)
 
 
 def _rollout(scene: Scene) -> None:
-    """A new version goes through the fleet within an hour; each exporter is away for a minute."""
+    """A new version is rolled out within an hour; each exporter is down for a minute."""
     for number, vm in enumerate(scene.vms):
         at = WARM + number * 60 // len(scene.vms)
         scene[vm].series[f'{PREFIX}build_info{{version="1.1.0"}}'][at:] = [None] * (scene.minutes - at)
@@ -333,7 +334,7 @@ def _job_gone(scene: Scene) -> None:
 
 
 def _destination(scene: Scene) -> None:
-    """A destination takes nothing for two hours; a VM more has records for it every four minutes."""
+    """A destination rejects everything for two hours; every four minutes one more VM has records for it."""
     for number, vm in enumerate(scene.vms[:30]):
         at = WARM + 4 * number
         scene[vm].put('outbox_records{destination="event_hubs"}', 0, scene.minutes, 0)

@@ -1,7 +1,8 @@
-"""The answer of the gate beside that of `/-/healthy`, with 50 events of this VM: `python -m benchmarks.gate`.
+"""Response times of `/-/gate` and `/-/healthy` with 50 events of this VM: `python -m benchmarks.gate`.
 
-The two are asked in turn by one client, so that both meet the same machine: on one connection, on a new one each, and
-after a pause in which no page stays fresh, as a prober meets it that comes every few seconds.
+One client requests both in turn, so that the machine's load is the same for both: on one connection, on a new
+connection for each request, and after a pause that expires cached pages, like a prober that sends a request every few
+seconds.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ EVENTS: Final = 50
 REQUESTS: Final = 500
 PAUSED_REQUESTS: Final = 20
 PAUSE: Final = Limits().fresh_seconds + 0.01
-AIM: Final = 0.001
-"""Seconds that the median may be above that of `/-/healthy`."""
+TARGET: Final = 0.001
+"""Seconds by which the median may exceed that of `/-/healthy`."""
 PATHS: Final = ("/-/healthy", "/-/gate")
 PATIENCE: Final = 30.0
 
 Times = dict[str, list[float]]
-"""Seconds of each answer, by path."""
+"""Seconds of each response, by path."""
 
 
 def in_turn(ask: Callable[[str], int], requests: int, pause: float = 0.0) -> Times:
-    """The times of so many answers of each path, the first of each (warming up) left out."""
+    """Return the times of `requests` responses for each path, without the first one (warm-up)."""
     times: Times = {path: [] for path in PATHS}
     for _ in range(requests + 1):
         for path in PATHS:
@@ -49,7 +50,7 @@ def in_turn(ask: Callable[[str], int], requests: int, pause: float = 0.0) -> Tim
 def of_agent(
     requests: int = REQUESTS, paused_requests: int = PAUSED_REQUESTS, *, closed: bool = False
 ) -> dict[str, Times]:
-    """The times of each way to ask. `closed`: the last of the events closes the gate."""
+    """Return the times for each way of connecting. `closed`: the last event closes the gate."""
     with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder, metadata_service() as service:
         last = event(EVENTS, EventStatus="Started", NotBefore="") if closed else event(EVENTS)
         service.set_document(document(2, *(event(number) for number in range(1, EVENTS)), last))
@@ -60,7 +61,7 @@ def of_agent(
             end = time.monotonic() + PATIENCE
             while b"document_events 50" not in _metrics(host, port):
                 if time.monotonic() > end:
-                    raise RuntimeError("the agent did not read its document")
+                    raise RuntimeError("the agent didn't read its document")
                 time.sleep(0.1)
 
             def ask_anew(path: str) -> int:
@@ -74,7 +75,7 @@ def of_agent(
                 return {
                     "one connection": in_turn(lambda path: _ask(kept, path, expected), requests),
                     "a new connection each": in_turn(ask_anew, requests),
-                    "new, and no page fresh": in_turn(ask_anew, paused_requests, PAUSE),
+                    "new, after a pause": in_turn(ask_anew, paused_requests, PAUSE),
                 }
 
 
@@ -89,21 +90,21 @@ def _ask(connection: http.client.HTTPConnection, path: str, expected: dict[str, 
     answer = connection.getresponse()
     answer.read()
     if answer.status != expected[path]:
-        raise RuntimeError(f"{path} answered {answer.status}")
+        raise RuntimeError(f"{path} returned {answer.status}")
     return answer.status
 
 
 def report() -> bool:
-    """Prints the figures; True when each median is within what was aimed at."""
+    """Print the times. Return whether each median meets the target."""
     fine = True
-    print(f"{f'the gate, {EVENTS} events':<42}/-/healthy ms   /-/gate ms   difference ms   p99 of the gate ms")
+    print(f"{f'the gate, {EVENTS} events':<42}/-/healthy ms   /-/gate ms   difference ms   p99 of /-/gate ms")
     for words, closed in (("open", False), ("closed", True)):
         for how, times in of_agent(closed=closed).items():
             healthy, gate = (statistics.median(times[path]) for path in PATHS)
             p99 = sorted(times["/-/gate"])[int(len(times["/-/gate"]) * 0.99)]
-            figures = f"{healthy * 1e3:>14.3f}{gate * 1e3:>13.3f}{(gate - healthy) * 1e3:>16.3f}{p99 * 1e3:>21.3f}"
-            print(f"  {words + ', ' + how:<40}{figures}", flush=True)
-            fine = fine and gate - healthy < AIM
+            columns = f"{healthy * 1e3:>14.3f}{gate * 1e3:>13.3f}{(gate - healthy) * 1e3:>16.3f}{p99 * 1e3:>21.3f}"
+            print(f"  {words + ', ' + how:<40}{columns}", flush=True)
+            fine = fine and gate - healthy < TARGET
     return fine
 
 

@@ -1,10 +1,11 @@
-"""Whether a process that does the same work over and over grows: by one sample for each cycle of that work.
+"""Detect growth of a process that repeats the same work, from one sample for each cycle.
 
-What is in use is judged by its slope, since a leak grows with the work: the median of the slopes between any two
-cycles (Theil and Sen), which a few odd cycles do not move, and three times its standard error on top. A run passes when
-that is less than what is allowed: when it was shown that no such leak is there. One too short to show it does not pass.
-What else is held (memory that nobody uses, threads, descriptors, disk) is judged by its lowest values, those of the
-last quarter against the second.
+Memory in use is judged by its slope, because a leak grows with the work: the median of the slopes between any two
+cycles (Theil-Sen), which outliers don't change, plus three standard errors. A run passes if this sum is below the
+limit. A run that is too short to show this fails.
+
+Other values (free memory that is kept, threads, descriptors, disk) are judged by their minimum: the minimum of the last
+quarter is compared with that of the second quarter.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from benchmarks.usage import Usage
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 LEAK: Final = 32 * KIB
-"""Bytes in use for each cycle. A cycle is three disturbances and two maintenances: no VM sees that in a day."""
+"""Bytes in use for each cycle. A cycle has three failures and two maintenance events: more than a VM has in a day."""
 LEAKED_BLOCKS: Final = 64
-"""Objects of Python for each cycle, which has some hundred and twenty polls."""
+"""Python objects for each cycle, which has about 120 polls."""
 ERRORS: Final = 3.0
 RSS_GROWTH: Final = 4 * MIB
-"""Of what `malloc` does not keep for later."""
+"""Growth of the RSS without free memory that `malloc` keeps."""
 RSS_MOST: Final = 128 * MIB
-"""Whatever it is made of: a third of the limit that deploy/ ships."""
+"""Maximum RSS: a third of the limit in deploy/."""
 DISK_GROWTH: Final = 4 * MIB
-"""What SQLite's journal may keep: it grows by steps, when a reader is in the way of a checkpoint, and up to this."""
+"""Growth of SQLite's journal. It grows in steps up to this size if a reader blocks a checkpoint."""
 LEAST_CYCLES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One cycle: the least that was in use during it, and the process and its disk at its end, when all was well."""
+    """One cycle: the minimum of memory in use, and the process and its disk at the end, without failures."""
 
     usage: Usage
     disk: int
@@ -46,14 +47,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """By how much something grows for each cycle, and how sure that is."""
+    """The growth of a value for each cycle, and its standard error."""
 
     each: float
     error: float
 
     @property
     def most(self) -> float:
-        """It is not more than this, as good as surely."""
+        """The upper bound of the growth."""
         return self.each + ERRORS * self.error
 
     @property
@@ -62,7 +63,7 @@ class Slope:
 
 
 def slope(values: Sequence[float]) -> Slope:
-    """Of values at equal distances; at least three of them."""
+    """Return the slope of at least three values at equal distances."""
     pairs = combinations(enumerate(values), 2)
     each = statistics.median((after - before) / (later - earlier) for (earlier, before), (later, after) in pairs)
     rest = [value - each * number for number, value in enumerate(values)]
@@ -71,61 +72,61 @@ def slope(values: Sequence[float]) -> Slope:
     return Slope(each, deviation * (12 / len(values) ** 3) ** 0.5)
 
 
-def judge(samples: Sequence[Sample], say: Callable[[str], None] = print) -> bool:
-    """Whether it was shown that nothing grows; says why."""
+def judge(samples: Sequence[Sample], report: Callable[[str], None] = print) -> bool:
+    """Return whether the samples show that nothing grows, and report each value."""
     if len(samples) < LEAST_CYCLES:
-        say(f"WRONG: {len(samples)} cycles are too few to see growth: give it a few minutes")
+        report(f"WRONG: {len(samples)} cycles are too few to detect growth; run it for some minutes")
         return False
-    _course(samples, say)
+    _report_progress(samples, report)
     warm = samples[len(samples) // 4 :]
     fine = [
-        _leaks_less("bytes in use", [sample.used for sample in warm], LEAK, say),
-        _leaks_less("objects", [sample.blocks for sample in warm], LEAKED_BLOCKS, say),
-        _held("RSS without what malloc keeps", [s.usage.rss - s.kept for s in samples], RSS_GROWTH, say),
-        _held("threads", [sample.usage.threads for sample in samples], 1, say),
-        _held("descriptors", [sample.usage.descriptors for sample in samples], 3, say),
-        _held("bytes on disk", [sample.disk for sample in samples], DISK_GROWTH, say),
+        _grows_slowly("bytes in use", [sample.used for sample in warm], LEAK, report),
+        _grows_slowly("objects", [sample.blocks for sample in warm], LEAKED_BLOCKS, report),
+        _stays_level("RSS without what malloc keeps", [s.usage.rss - s.kept for s in samples], RSS_GROWTH, report),
+        _stays_level("threads", [sample.usage.threads for sample in samples], 1, report),
+        _stays_level("descriptors", [sample.usage.descriptors for sample in samples], 3, report),
+        _stays_level("bytes on disk", [sample.disk for sample in samples], DISK_GROWTH, report),
     ]
     most = max(sample.usage.rss for sample in samples)
     if most > RSS_MOST:
-        say(f"WRONG: an RSS of {most / MIB:.1f} MiB, {RSS_MOST / MIB:.0f} are allowed")
+        report(f"WRONG: RSS is {most / MIB:.1f} MiB, the limit is {RSS_MOST / MIB:.0f}")
     return all(fine) and most <= RSS_MOST
 
 
-def _leaks_less(what: str, values: Sequence[float], allowed: float, say: Callable[[str], None]) -> bool:
+def _grows_slowly(what: str, values: Sequence[float], allowed: float, report: Callable[[str], None]) -> bool:
     found = slope(values)
-    text = f"{what}: {found.each:+,.0f} per cycle, surely not more than {found.most:+,.0f}; {allowed:,.0f} are allowed"
+    text = f"{what}: {found.each:+,.0f} per cycle, at most {found.most:+,.0f}; the limit is {allowed:,.0f}"
     if found.most < allowed:
-        say(text)
+        report(text)
         return True
-    say(f"WRONG: {text}: {'it grows' if found.grows else 'too short a run to show it'}")
+    report(f"WRONG: {text}: {'it grows' if found.grows else 'the run is too short to exclude growth'}")
     return False
 
 
-def _held(what: str, values: Sequence[float], allowed: float, say: Callable[[str], None]) -> bool:
+def _stays_level(what: str, values: Sequence[float], allowed: float, report: Callable[[str], None]) -> bool:
     quarter = len(values) // 4
     before, after = min(values[quarter : 2 * quarter]), min(values[-quarter:])
-    text = f"{what}: {before:,.0f} in the second quarter, {after:,.0f} in the last; {allowed:,.0f} more are allowed"
-    say(text if after - before <= allowed else f"WRONG: {text}")
+    text = f"{what}: {before:,.0f} in the second quarter, {after:,.0f} in the last; the limit is {allowed:,.0f} more"
+    report(text if after - before <= allowed else f"WRONG: {text}")
     return after - before <= allowed
 
 
-def _course(samples: Sequence[Sample], say: Callable[[str], None]) -> None:
-    """The whole of it in eighths, by medians."""
-    say("        RSS MiB   kept by malloc   in use     objects   threads   descriptors   disk MiB   CPU of a core")
+def _report_progress(samples: Sequence[Sample], report: Callable[[str], None]) -> None:
+    """Report the medians of each eighth of the run."""
+    report("        RSS MiB   kept by malloc   in use     objects   threads   descriptors   disk MiB   CPU of a core")
     for number in range(8):
         part = samples[number * len(samples) // 8 : (number + 1) * len(samples) // 8 + 1]
         first, last = part[0].usage, part[-1].usage
         cpu = (last.running - first.running) / max(last.at - first.at, 1e-9)
         rss, kept, used, blocks, threads, descriptors, disk = (
-            statistics.median(values) for values in zip(*map(_figures, part), strict=True)
+            statistics.median(values) for values in zip(*map(_values, part), strict=True)
         )
-        say(
+        report(
             f"  {number + 1}/8{rss / MIB:>10.1f}{kept / MIB:>17.1f}{used / MIB:>9.2f}{blocks:>12,.0f}{threads:>10.0f}"
             f"{descriptors:>14.0f}{disk / MIB:>11.2f}{cpu:>16.1%}"
         )
 
 
-def _figures(sample: Sample) -> tuple[float, ...]:
+def _values(sample: Sample) -> tuple[float, ...]:
     usage = sample.usage
     return usage.rss, sample.kept, sample.used, sample.blocks, usage.threads, usage.descriptors, sample.disk

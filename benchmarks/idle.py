@@ -1,4 +1,4 @@
-"""What the agent costs while nothing happens, how soon it serves, and what it imports: `python -m benchmarks.idle`."""
+"""Cost of an idle agent, the time to its first scrape, and its imports: `python -m benchmarks.idle`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ sys.modules["click"] = sys.modules["rich"] = None
 def report(code, leave=os._exit):
     print(json.dumps(sorted(name for name, module in sys.modules.items() if module)), flush=True)
     leave(code)
-os._exit = report  # the agent ends by it
+os._exit = report  # the agent exits with it
 sys.argv[0] = "exporter"
 runpy.run_module("exporter", run_name="__main__", alter_sys=False)
 """
 
 
 def cost(*, outputs: bool, seconds: float) -> tuple[Usage, Usage]:
-    """Before and after an idle time at 1 Hz in which it is scraped every 15 s, as Prometheus would."""
+    """Return the usage before and after `seconds` with one poll a second and a scrape every 15 s."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-"))
         environ = stack.enter_context(Peers()).environ if outputs else {}
@@ -53,12 +53,12 @@ def cost(*, outputs: bool, seconds: float) -> tuple[Usage, Usage]:
         return before, agent.usage()
 
 
-def bare_cost(seconds: float) -> tuple[Usage, Usage]:
-    """The same of the bare loop, which nobody scrapes."""
+def baseline_cost(seconds: float) -> tuple[Usage, Usage]:
+    """Return the same for the baseline, which isn't scraped."""
     with metadata_service() as service:
         service.set_document(document(1))
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bare", service.url, "1"], cwd=Path(__file__).parent.parent
+            [sys.executable, "-m", "benchmarks.baseline", service.url, "1"], cwd=Path(__file__).parent.parent
         )
         try:
             time.sleep(SETTLE)
@@ -71,7 +71,7 @@ def bare_cost(seconds: float) -> tuple[Usage, Usage]:
 
 
 def first_scrape() -> float:
-    """Seconds from starting the process to its first whole 200 of /metrics."""
+    """Return the seconds from the start of the process to its first complete response to /metrics."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -80,7 +80,7 @@ def first_scrape() -> float:
         with Agent(Path(folder), service.url, environ=peers.environ, listen=address) as agent:
             while True:
                 try:
-                    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:  # our own address
+                    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:  # a local address
                         answer.read()
                         return time.perf_counter() - agent.began
                 except urllib.error.URLError:
@@ -88,7 +88,8 @@ def first_scrape() -> float:
 
 
 def modules(*, outputs: bool) -> set[str]:
-    """What a run had imported by its end, having sent its records where it has outputs. Not on Windows."""
+    """Return the modules that a run had imported when it stopped, after it sent records to its outputs. Not on
+    Windows."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-"))
         environ = stack.enter_context(Peers()).environ if outputs else {}
@@ -103,30 +104,30 @@ def modules(*, outputs: bool) -> set[str]:
 
 
 def report(seconds: float = SECONDS) -> bool:
-    """Prints the figures; True when all are within what was aimed at."""
+    """Print the values. Return whether all of them meet their targets."""
     print(f"load: {load_average()}; idle at 1 Hz for {seconds:.0f} s")
     print(f"  {'':<22}CPU of a core       finest    RSS MiB   peak MiB   threads  descriptors")
     fine = True
-    _line("bare http.client loop", *bare_cost(seconds))
-    for words, outputs, most in (("all outputs", True, 80), ("only Prometheus", False, 45)):
+    _line("baseline", *baseline_cost(seconds))
+    for name, outputs, most in (("all outputs", True, 80), ("only Prometheus", False, 45)):
         before, after = cost(outputs=outputs, seconds=seconds)
-        _line(words, before, after, f"   (aim: 0.5 %, {most} MiB)")
+        _line(name, before, after, f"   (target: 0.5 %, {most} MiB)")
         fine = fine and (after.running - before.running) / (after.at - before.at) < 0.005 and after.rss < most * MIB
     scrapes = sorted(first_scrape() for _ in range(5))
-    print(f"first /metrics after start: median {scrapes[2]:.2f} s, worst of 5 {scrapes[-1]:.2f} s (aim: 1 s)")
+    print(f"first /metrics after start: median {scrapes[2]:.2f} s, worst of 5 {scrapes[-1]:.2f} s (target: 1 s)")
     if sys.platform == "win32":
-        return fine and scrapes[-1] < 1.0  # a process that is not asked to end can't say what it had imported
+        return fine and scrapes[-1] < 1.0  # a killed process can't report its imports
     found = modules(outputs=False)
     unwanted = [name for name in (*OF_OUTPUTS, *TOOLS) if name in found]
-    print(f"imported without outputs: {len(found)} modules; of outputs, simulator or tools: {unwanted or 'none'}")
+    print(f"imported without outputs: {len(found)} modules; of outputs, simulator, or tools: {unwanted or 'none'}")
     return fine and scrapes[-1] < 1.0 and not unwanted
 
 
-def _line(words: str, before: Usage, after: Usage, aim: str = "") -> None:
+def _line(name: str, before: Usage, after: Usage, aim: str = "") -> None:
     span = after.at - before.at
     cpu, running = (after.cpu - before.cpu) / span, (after.running - before.running) / span
     print(
-        f"  {words:<22}{cpu:>13.3%}{running:>13.3%}{after.rss / MIB:>11.1f}{after.peak_rss / MIB:>11.1f}"
+        f"  {name:<22}{cpu:>13.3%}{running:>13.3%}{after.rss / MIB:>11.1f}{after.peak_rss / MIB:>11.1f}"
         f"{after.threads:>10}{after.descriptors:>13}{aim}",
         flush=True,
     )

@@ -1,8 +1,8 @@
-"""Documents of many events: `python -m benchmarks.many`.
+"""The time and memory that large documents take: `python -m benchmarks.large_document`.
 
-Each document comes to a fresh agent that polls once a second and has both destinations. "Handled" is the time from the
-GET that is answered with it to the POST for its last event, the only one that a rule approves: by then every event is
-read, compared, decided, recorded and committed.
+Each document is served to a new agent that polls once a second and has both destinations. "Handled" is the time from
+the GET that returns the document to the POST for its last event, the only one that matches a rule. By then the agent
+has read, compared, decided, recorded, and committed every event.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from exporter.simulator.metadata.service import MetadataService
 
 SIZES: Final = (1, 100, 1_000, 10_000)
 PATIENCE: Final = 60.0
-STANDING: Final = 8.0
+UNCHANGED_SECONDS: Final = 8.0
 MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What one document cost. Seconds, bytes; `standing` is the part of a core while it stays as it is."""
+    """Costs of one document, in seconds and bytes. `unchanged` is the share of a core while the document stays the
+    same."""
 
     events: int
     body: int
     handled: float
     next_poll: float
-    standing: float
+    unchanged: float
     peak_rss: int
 
 
-def crowd(count: int, *, own: bool) -> dict[str, object]:
-    """So many events, of this VM or of others; the last is this VM's and approvable, the others no rule matches."""
+def large_document(count: int, *, own: bool) -> dict[str, object]:
+    """Return a document with `count` events of this VM (`own`) or of others. Only the last event, always of this VM,
+    matches a rule."""
     others = {} if own else {"Resources": ["neighbour"]}
     events = [event(number, EventType="Redeploy", EventSource="Platform", **others) for number in range(1, count)]
     return document(2, *events, event(0))
@@ -53,23 +55,23 @@ def handle(count: int, *, own: bool) -> Handling:
         flags = ("--approval.mode=enforce",)
         agent = stack.enter_context(Agent(Path(folder), service.url, *flags, environ=environ)).started()
         if not service.wait_until(lambda: len(_polls(service)) >= 3, PATIENCE):
-            raise RuntimeError("the agent does not poll")
-        changed = crowd(count, own=own)
+            raise RuntimeError("the agent doesn't poll")
+        changed = large_document(count, own=own)
         service.set_document(changed)
         before = len(_polls(service))
         if not service.wait_until(lambda: len(service.posts) > 0 and len(_polls(service)) > before + 1, PATIENCE):
-            raise RuntimeError(f"a document of {count} events was not handled")
+            raise RuntimeError(f"the agent didn't handle a document of {count} events")
         read, following = _polls(service)[before : before + 2]
         _until_delivered(agent)
         usage = agent.usage()
-        time.sleep(STANDING)
+        time.sleep(UNCHANGED_SECONDS)
         after = agent.usage()
         return Handling(
             events=count,
             body=len(repr(changed)),
             handled=service.posts[0].time - read,
             next_poll=following - read,
-            standing=(after.running - usage.running) / (after.at - usage.at),
+            unchanged=(after.running - usage.running) / (after.at - usage.at),
             peak_rss=after.peak_rss,
         )
 
@@ -83,7 +85,7 @@ def _until_delivered(agent: Agent) -> None:
 
 
 def approve_all(count: int) -> tuple[float, int]:
-    """Seconds until each of so many events at once is approved, and how many POSTs that took."""
+    """Return the seconds until `count` simultaneous events are approved, and the number of POSTs."""
     with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder, metadata_service() as service:
         service.set_document(document(1))
         with Agent(Path(folder), service.url, "--approval.mode=enforce") as agent:
@@ -104,21 +106,21 @@ def _polls(service: MetadataService) -> list[float]:
 
 
 def report(sizes: tuple[int, ...] = SIZES) -> bool:
-    """Prints the table; True when 1,000 events are handled within one poll interval of 1 s."""
+    """Print the table. Return whether 1,000 events are handled within one poll interval of 1 s."""
     fine = True
-    print("events in one document      handled s   next poll after s   CPU while it stands   peak MiB")
+    print("events in one document      handled s   next poll after s   CPU if unchanged      peak MiB")
     for own in (True, False):
         for count in sizes:
             found = handle(count, own=own)
-            whose = "of this VM" if own else "of neighbours"
+            owner = "of this VM" if own else "of neighbours"
             print(
-                f"  {count:>6} {whose:<16}{found.handled:>12.3f}{found.next_poll:>20.2f}{found.standing:>22.2%}"
+                f"  {count:>6} {owner:<16}{found.handled:>12.3f}{found.next_poll:>20.2f}{found.unchanged:>22.2%}"
                 f"{found.peak_rss / MIB:>11.1f}",
                 flush=True,
             )
             fine = fine and (count > 1_000 or found.handled < 1.0)
     seconds, posts = approve_all(100)
-    print(f"100 events that are all approvable, at once: all approved after {seconds:.1f} s, with {posts} POSTs")
+    print(f"100 simultaneous events that match a rule: approved after {seconds:.1f} s, with {posts} POSTs")
     return fine
 
 

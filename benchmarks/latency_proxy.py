@@ -1,4 +1,4 @@
-"""A long way in front of a port of this machine: what is sent arrives later, in order and as fast as it came."""
+"""A proxy on loopback that delays everything that it forwards, without changing order or speed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Final, Self
 CHUNK: Final = 1 << 16
 
 
-class Relay:
-    """A context manager; connections to `port` go on to `target` on loopback. `delay` is one way, in seconds."""
+class LatencyProxy:
+    """A context manager that forwards connections from `port` to the port `target`. `delay` is one way, in seconds."""
 
     def __init__(self, target: int, delay: float) -> None:
         self.connections = 0
@@ -22,8 +22,8 @@ class Relay:
         self._target, self._delay = target, delay
         self._loop = asyncio.new_event_loop()
         self._started: Future[int] = Future()
-        self._over = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="latency-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -31,7 +31,7 @@ class Relay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(10)
 
     def _run(self) -> None:
@@ -41,7 +41,7 @@ class Relay:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self._started.set_result(server.sockets[0].getsockname()[1])
-        await self._over.wait()
+        await self._stopping.wait()
         server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -51,21 +51,21 @@ class Relay:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.most_connections = max(self.connections, self.most_connections)
-        there: asyncio.StreamWriter | None = None
+        upstream: asyncio.StreamWriter | None = None
         try:
-            back, there = await asyncio.open_connection("127.0.0.1", self._target)
-            await asyncio.gather(self._pump(reader.read, there), self._pump(back.read, writer))
+            back, upstream = await asyncio.open_connection("127.0.0.1", self._target)
+            await asyncio.gather(self._pump(reader.read, upstream), self._pump(back.read, writer))
         except (OSError, asyncio.CancelledError):
-            pass  # one of the two has gone, and so goes the other; or the relay itself goes
+            pass  # one end closed, so the other one is closed too; or the proxy stops
         finally:
             self.connections -= 1
-            for end in (writer, there):
+            for end in (writer, upstream):
                 if end is not None:
                     end.close()
 
     async def _pump(self, read: Callable[[int], Awaitable[bytes]], writer: asyncio.StreamWriter) -> None:
-        """Hands on what is read, each part so much later than it came; the end of it, too."""
-        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        """Forward each part `delay` seconds after it arrived, and the end of the stream too."""
+        in_transit: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def receive() -> None:
             data = b"-"
@@ -74,15 +74,15 @@ class Relay:
                     data = await read(CHUNK)
                 except OSError:
                     data = b""
-                on_the_way.put_nowait((self._loop.time() + self._delay, data))
+                in_transit.put_nowait((self._loop.time() + self._delay, data))
 
         receiving = asyncio.create_task(receive())
         try:
             while True:
-                due, data = await on_the_way.get()
+                due, data = await in_transit.get()
                 await asyncio.sleep(due - self._loop.time())
                 if not data:
-                    raise ConnectionError("the other end has gone")
+                    raise ConnectionError("the other end closed the connection")
                 writer.write(data)
                 await writer.drain()
         finally:

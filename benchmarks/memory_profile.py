@@ -1,14 +1,14 @@
-"""The agent, and a thread beside it that says what its memory is made of: `python -m benchmarks.weighed run …`.
+"""The agent with a thread that logs the use of its memory: `python -m benchmarks.memory_profile run …`.
 
-RSS alone can't tell a leak from what the allocator keeps for later: after one answer of megabytes glibc's `free` gives
-back only what is above a higher threshold, in each of its arenas. So a line with the event `WEIGHED` goes to the log
-every `EVERY` seconds, after a full garbage collection, with
+RSS doesn't distinguish a leak from free memory that the allocator keeps: after one response of megabytes, glibc's
+`free` returns only what exceeds a raised threshold, in each of its arenas. The thread therefore runs a full garbage
+collection every `EVERY` seconds and writes a log line with the event `PROFILED` and these fields:
 
-- `used`: bytes that `malloc` has given out and not got back (the C libraries, Python's objects of more than 512 bytes);
-- `blocks`: how many objects Python holds, also the smaller ones, which have an allocator of their own;
-- `kept`: bytes that `malloc` got back and holds.
+- `used`: bytes that `malloc` allocated and that are not freed (C libraries, Python objects of more than 512 bytes);
+- `blocks`: the number of Python's objects, including smaller ones, which have a separate allocator;
+- `kept`: freed bytes that `malloc` keeps.
 
-`LEAK` in the environment is a number of bytes to lose at each line: whoever looks for leaks can see that one is found.
+`LEAK` in the environment is the number of bytes to leak at each line, to check that a leak is found.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any, Final
 from exporter.cli import main as run
 
 EVERY: Final = 2.0
-WEIGHED: Final = "soak.weighed"
+PROFILED: Final = "soak.memory_profile"
 LEAK: Final = "SOAK_LEAK_BYTES"
 PIECE: Final = 1024
 _LIBC: Final[Any] = None if sys.platform == "win32" else ctypes.CDLL(None)
 
 
 class _Mallinfo2(ctypes.Structure):
-    """As `mallinfo(3)` has it; its sums are over all arenas."""
+    """The structure of `mallinfo(3)`; its values are sums over all arenas."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -43,18 +43,19 @@ class _Mallinfo2(ctypes.Structure):
     )
 
 
-def weigh() -> dict[str, int]:
-    """What is in use now."""
+def memory_in_use() -> dict[str, int]:
+    """Return `used`, `blocks`, and `kept`, after a garbage collection."""
     gc.collect()
     found = _LIBC.mallinfo2()
     return {"used": found.uordblks + found.hblkhd, "blocks": sys.getallocatedblocks(), "kept": found.fordblks}
 
 
-def tell(leak: int) -> None:
-    """For ever. A line is shorter than what a pipe takes in one piece, so it never stands within another."""
+def write_profile(leak: int) -> None:
+    """Write a line every `EVERY` seconds and leak `leak` bytes each time; never returns. A line is shorter than an
+    atomic write to a pipe, so lines don't mix."""
     lost: list[bytes] = []
     while True:
-        line = json.dumps({"event": WEIGHED, **weigh()}) + "\n"
+        line = json.dumps({"event": PROFILED, **memory_in_use()}) + "\n"
         os.write(sys.stderr.fileno(), line.encode())
         lost.extend(bytes(PIECE) for _ in range(leak // PIECE))
         time.sleep(EVERY)
@@ -62,9 +63,9 @@ def tell(leak: int) -> None:
 
 def main() -> int:
     if not hasattr(_LIBC, "mallinfo2"):
-        raise SystemExit("only glibc, since 2.33, can say what is in use: nothing is weighed here")
+        raise SystemExit("memory_profile needs glibc 2.33 or later")
     _LIBC.mallinfo2.restype = _Mallinfo2
-    threading.Thread(target=tell, args=(int(os.environ.get(LEAK, "0")),), daemon=True).start()
+    threading.Thread(target=write_profile, args=(int(os.environ.get(LEAK, "0")),), daemon=True).start()
     return run()
 
 

@@ -1,13 +1,13 @@
-"""How often the alerts speak in a month of a fleet: `python -m benchmarks.notifications [VMS] [--factor N] [--only X]`.
+"""Notifications in a month of a fleet: `python -m benchmarks.notifications [VMS] [--factor N] [--only X]`.
 
-The rules of alerts/rules.yml are evaluated once a minute by Prometheus' own engine (`promtool test rules`, which tells
-what fired) on the stories of `benchmarks.month`. What begins and ends to fire is then sent, in its minutes, to a real
-Alertmanager with deploy/compose/alertmanager.yml, whose notifications a real webhook counts. Time there runs `factor`
-times as fast: each duration of the configuration is divided by it. Between the stories nothing fires, and is left out;
-each is played once and counted as often as a month has it.
+Prometheus' engine (`promtool test rules`, which reports what fires) evaluates alerts/rules.yml once a minute on the
+scenarios of `benchmarks.fleet_month`. Alerts that start or stop firing are sent at their minute to a real Alertmanager
+with deploy/compose/alertmanager.yml, and a webhook counts its notifications. Time runs `factor` times as fast there:
+each duration of the configuration is divided by it. Each scenario is played once, and counted as often as it happens
+in a month. The time between scenarios is omitted, because nothing fires.
 
-promtool's test engine holds 10,000 samples, some 400 VMs. `benchmarks.promtool` builds it without that bound. Where
-there is no Go, Debian's is taken: each VM then stands for ten, and the least number of VMs of a fleet is a tenth.
+promtool's test engine is limited to 10,000 samples, about 400 VMs. `benchmarks.promtool` builds it without the limit.
+Without Go, Debian's promtool is used: each VM then represents ten, and minimum numbers of VMs are a tenth.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from benchmarks.month import STORIES, Scene, Story, fleet
+from benchmarks.fleet_month import STORIES, Scene, Story, fleet
 from benchmarks.promtool import unbound
 from tests.support.machine import Missing
 from tests.support.peers import Webhook, alertmanager_of, need, until
@@ -39,17 +39,17 @@ RULES: Final = ROOT / "alerts" / "rules.yml"
 CONFIG: Final = ROOT / "deploy" / "compose" / "alertmanager.yml"
 VMS: Final = 3000
 COPIES: Final = 10
-"""How many VMs one stands for where promtool holds 10,000 samples and no more: to Alertmanager too."""
+"""The number of VMs that each VM represents if promtool is limited to 10,000 samples."""
 
 FACTOR: Final = 120.0
 MINUTE: Final = 60.0
 SETTLE: Final = 20.0
-"""Minutes after the last alert in which a notification may still come: the pager's group interval and some."""
+"""Minutes after the last alert until the last notification: more than the longest group interval."""
 
 FEW: Final = 300
-"""VMs of the fleet of a story about few of them."""
+"""VMs of the fleet of a scenario about few VMs."""
 _ROOM: Final = {"GOGC": "400"}
-"""The engine looks for garbage a quarter as often: a fleet is some 100 MB."""
+"""Less frequent garbage collection: a fleet takes about 100 MB."""
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _ASKED: Final = re.compile(r", time: (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?,\n\s+exp:.*\n\s+got: (.*)")
@@ -60,7 +60,7 @@ Alert = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What began and what ended to fire in one minute of a story."""
+    """The alerts that start and stop firing in one minute of a scenario."""
 
     minute: float
     begins: list[Alert]
@@ -68,37 +68,37 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What one story raised and whom it reached: alerts by name, and notifications by receiver and state."""
+class Outcome:
+    """The result of one scenario: alerts by name, and notifications by receiver and state."""
 
     story: Story
     vms: int
     alerts: Counter[str]
     notifications: Counter[tuple[str, str]]
 
-    def told(self, *receivers: str, state: str = "firing") -> int:
-        """The notifications to receivers whose name ends so."""
+    def count(self, *, on_call: bool, state: str = "firing") -> int:
+        """Return the number of notifications to on-call receivers, or to all others."""
         return sum(
             count
-            for (receiver, said), count in self.notifications.items()
-            if said == state and receiver.endswith("on-call") == ("on-call" in receivers)
+            for (receiver, status), count in self.notifications.items()
+            if status == state and receiver.endswith("on-call") == on_call
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A promtool, and how many VMs each stands for that it evaluates the rules on."""
+    """A promtool, and the number of VMs that each VM represents in it."""
 
     promtool: Path
     copies: int = 1
 
 
 def engine() -> Engine:
-    """One that holds a whole fleet, else Debian's."""
+    """Return a promtool without a limit, or Debian's."""
     try:
         return Engine(unbound())
     except Missing as missing:
-        print(f"each VM stands for {COPIES}, as Debian's promtool holds no more: {missing}", flush=True)
+        print(f"each VM represents {COPIES}, because Debian's promtool is limited: {missing}", flush=True)
         return Engine(Path(need("promtool")), COPIES)
 
 
@@ -107,7 +107,7 @@ def changes(story: Story, size: int, by: Engine) -> list[Change]:
     the least number of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
     copies = by.copies
     scene = Scene(fleet(size // copies), story.minutes)
-    story.tell(scene)
+    story.apply(scene)
     with tempfile.TemporaryDirectory() as name:
         path, rules = Path(name) / "test.yml", Path(name) / "rules.yml"
         least = {f">= {count}\n": f">= {-(-count // copies)}\n" for count in (3, 5)}
@@ -126,11 +126,11 @@ def changes(story: Story, size: int, by: Engine) -> list[Change]:
                     file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
         command = [str(by.promtool), "test", "rules", str(path)]
         done = subprocess.run(command, env=os.environ | _ROOM, text=True, capture_output=True, check=False)
-    said = done.stdout + done.stderr
-    if not re.search(r"^  SUCCESS|^    expr: ", said, flags=re.M) or re.search(r"\berr(or)?:", said):
-        raise RuntimeError(said.strip()[:2000])
+    output = done.stdout + done.stderr
+    if not re.search(r"^  SUCCESS|^    expr: ", output, flags=re.M) or re.search(r"\berr(or)?:", output):
+        raise RuntimeError(output.strip()[:2000])
     return [
-        Change(change.minute, _copied(change.begins, copies), _copied(change.ends, copies)) for change in _read(said)
+        Change(change.minute, _copied(change.begins, copies), _copied(change.ends, copies)) for change in _read(output)
     ]
 
 
@@ -146,10 +146,10 @@ def _copied(alerts: list[Alert], copies: int) -> list[Alert]:
     return made
 
 
-def _read(said: str) -> Iterator[Change]:
-    """The answers in promtool's complaint that it expected none, by minute."""
+def _read(output: str) -> Iterator[Change]:
+    """Yield the results that promtool reports as unexpected, by minute."""
     found: dict[float, Change] = {}
-    for hours, minutes, seconds, got in _ASKED.findall(said):
+    for hours, minutes, seconds, got in _ASKED.findall(output):
         minute = int(hours or 0) * 60 + int(minutes or 0) + int(seconds or 0) / 60
         change = found.setdefault(minute, Change(minute, [], []))
         for sample in re.findall(r"\{((?:\w+=\"(?:[^\"\\]|\\.)*\"(?:, )?)+)\}", got):
@@ -162,7 +162,7 @@ def _read(said: str) -> Iterator[Change]:
 
 
 def scaled(config: dict[str, Any], factor: float, url: str) -> dict[str, Any]:
-    """A configuration of Alertmanager's whose durations are shorter by a factor and whose webhooks are one address."""
+    """Return an Alertmanager configuration with durations divided by `factor` and `url` for each webhook."""
 
     def walk(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -192,9 +192,9 @@ def _post(client: httpx.Client, alerts: Sequence[Alert], since: dict[Alert, date
 
 
 def play(
-    story: Story, told: Sequence[Change], factor: float, folder: Path
+    story: Story, timeline: Sequence[Change], factor: float, folder: Path
 ) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-    """The alerts and notifications of a story's changes in an Alertmanager, at their times divided by the factor."""
+    """Send the changes of a scenario to an Alertmanager, `factor` times as fast. Return alerts and notifications."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     since: dict[Alert, datetime] = {}
     minute = MINUTE / factor
@@ -204,38 +204,38 @@ def play(
         httpx.Client(base_url=manager.url, timeout=30) as client,
     ):
         until(lambda: client.get("/-/ready").is_success)
-        first = told[0].minute if told else 0
+        first = timeline[0].minute if timeline else 0
         start = time.monotonic()
-        for change in told:
+        for change in timeline:
             time.sleep(max(0.0, start + (change.minute - first) * minute - time.monotonic()))
             _post(client, change.begins, since, over=False)
             _post(client, change.ends, since, over=True)
-        if told:
+        if timeline:
             time.sleep(max(0.0, start + (story.minutes + story.tail - first) * minute - time.monotonic()))
             _post(client, list(since), since, over=True)
             time.sleep(SETTLE * minute)
-        heard = Counter((body["receiver"], body["status"]) for body in list(hook.received))
-    names = Counter(dict(alert)["alertname"] for change in told for alert in change.begins)
-    return names, heard
+        notifications = Counter((body["receiver"], body["status"]) for body in list(hook.received))
+    names = Counter(dict(alert)["alertname"] for change in timeline for alert in change.begins)
+    return names, notifications
 
 
-def hear(story: Story, size: int, told: Future[list[Change]], factor: float) -> Heard:
-    """One story's notifications, once it is known what fires in it."""
+def outcome_of(story: Story, size: int, timeline: Future[list[Change]], factor: float) -> Outcome:
+    """Play a scenario as soon as its alerts are known."""
     with tempfile.TemporaryDirectory() as name:
-        heard = Heard(story, size, *play(story, told.result(), factor, Path(name)))
-    print(f"{story.name}: {size:,} VMs, {dict(heard.alerts)} -> {dict(heard.notifications)}", flush=True)
-    return heard
+        found = Outcome(story, size, *play(story, timeline.result(), factor, Path(name)))
+    print(f"{story.name}: {size:,} VMs, {dict(found.alerts)} -> {dict(found.notifications)}", flush=True)
+    return found
 
 
-def table(heard: Sequence[Heard]) -> str:
+def table(outcomes: Sequence[Outcome]) -> str:
     """The notifications of each story, and of a day of the month, in Markdown."""
     lines = [
         "|Scenario|VMs|Times|Alerts|Messages|Pages|Action|",
         "|---|--:|--:|--:|--:|--:|---|",
     ]
     messages = pages = 0
-    for each in heard:
-        quiet, loud = each.told(), each.told("on-call")
+    for each in outcomes:
+        quiet, loud = each.count(on_call=False), each.count(on_call=True)
         messages += quiet * each.story.times
         pages += loud * each.story.times
         alerts = sum(each.alerts.values())
@@ -252,18 +252,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Notifications of a month.")
     parser.add_argument("vms", nargs="?", type=int, default=VMS)
     parser.add_argument("--factor", type=float, default=FACTOR)
-    parser.add_argument("--only", default="", help="stories whose name matches this")
-    told = parser.parse_args()
+    parser.add_argument("--only", default="", help="scenarios whose name matches this")
+    options = parser.parse_args()
     by = engine()
-    stories = [story for story in STORIES if re.search(told.only, story.name)]
-    # An engine takes a core; what waits for an Alertmanager takes none.
+    stories = [story for story in STORIES if re.search(options.only, story.name)]
+    # An engine uses a core; waiting for an Alertmanager uses none.
     with ThreadPoolExecutor(2) as engines, ThreadPoolExecutor(len(stories)) as clocks:
-        asked = {}
+        outcomes = {}
         for story in sorted(stories, key=lambda story: (story.few, -story.minutes - story.tail)):
-            size = min(told.vms, FEW * by.copies) if story.few else told.vms
-            asked[story] = clocks.submit(hear, story, size, engines.submit(changes, story, size, by), told.factor)
-        heard = [asked[story].result() for story in stories]
-    print(f"\neach VM for {by.copies}, time {told.factor:g} times as fast\n\n{table(heard)}")
+            size = min(options.vms, FEW * by.copies) if story.few else options.vms
+            timeline = engines.submit(changes, story, size, by)
+            outcomes[story] = clocks.submit(outcome_of, story, size, timeline, options.factor)
+        found = [outcomes[story].result() for story in stories]
+    print(f"\neach VM represents {by.copies}, time {options.factor:g} times as fast\n\n{table(found)}")
 
 
 if __name__ == "__main__":

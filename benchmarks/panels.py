@@ -1,15 +1,15 @@
-"""How long the dashboards' panels take on a real Prometheus at 10,000 VMs: `python -m benchmarks.panels`.
+"""Time that the dashboards' panels take on a real Prometheus with 10,000 VMs: `python -m benchmarks.panels`.
 
     python -m benchmarks.panels [--vms 10000] [--rounds 5]
 
-Every seventh VM has an event, one in seventy is not seen. Each VM has the series that rules and panels read, as a real
-agent shows them in that state, two scrapes of them; behind these lie six hours of what the rules count each minute, and
-seven days of what they record where something happened. First Prometheus evaluates alerts/rules.yml on it. Then, with
-no rules beside it, it is asked every query of every panel as Grafana asks: those of the fleet board about all VMs and
-about one owner's, those of the VM board about one VM. A panel's time is the sum of its queries'.
+Every seventh VM has an event, and one in seventy has no data. Each VM has two scrapes of the series that rules and
+panels read, as a real agent exposes them. There are also six hours of the counts that the rules record each minute, and
+seven days of the series that they record on changes. First, Prometheus evaluates alerts/rules.yml. Then, without rules,
+it runs every query of every panel as Grafana does: the fleet board for all VMs and for one owner, the VM board for one
+VM. The time of a panel is the sum of its queries.
 
-It also prints how long some panels would take without recording rules. Exit code 1 where a panel takes more than a
-second. A busy machine takes longer; its load is printed.
+The benchmark also prints the time of some panels without recording rules. The exit code is 1 if a panel takes more than
+a second. A busy machine takes longer, so the load is printed.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from tests.support.peers import Daemon, need, until
 HOURS: Final = 6
 RANGE: Final = HOURS * 3600
 STEP: Final = 30
-"""Seconds between two points: a curve of some 720 pixels, at Grafana's usual scrape interval of 15 s."""
+"""Seconds between two points: about 720 pixels, with Grafana's default scrape interval of 15 s."""
 MOST: Final = 1.0
 """Seconds that a panel may take."""
 COMPARED: Final = "compared"
-"""The job of the series that only the panels without rules read."""
+"""The job of the series for panels without recording rules."""
 _NAMES: Final = re.compile(r"(?<![:\w])(?:azure_scheduled_events_\w+|up)(?![:\w])")
-"""What a query names of what is scraped."""
+"""The scraped metrics in a query."""
 OWNER: Final = {"tag_owner": "shop"}
 WITHOUT_RULES: Final = {
-    "VMs with an event over time: VMs that nobody sees": f"count({chosen(FLEET_SIGHT)} > 0)",
-    "Records late, refused or lost: lost in six hours": (
+    "VMs with an event over time: VMs without data": f"count({chosen(FLEET_SIGHT)} > 0)",
+    "Records late, rejected, or dropped: dropped in six hours": (
         "topk(50, sum by (job, instance, destination) (increase("
         'azure_scheduled_events_destination_records_dropped_total{job=~"$job"}[$__range])) > 0)'
     ),
-    "any curve that joins what VMs are chosen by": f"count({FLEET_GROUP})",
+    "any curve that joins the group labels": f"count({FLEET_GROUP})",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long one panel took, in seconds for each round, and how many samples its queries read."""
+    """The seconds that one panel took in each round, and the number of samples that its queries read."""
 
     board: str
     panel: str
@@ -73,13 +73,13 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The usual time."""
+        """The median time."""
         return statistics.median(self.seconds)
 
 
 def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
-    """What the rules had recorded: counts by sight and event each minute for six hours; and in seven days one start and
-    end of every second VM, one in ten of them felt."""
+    """Yield the samples of recording rules: counts of VMs by state and event each minute for six hours, and one event
+    of every second VM within seven days, every tenth with an observed interruption."""
     seen, on = Counter[str](), Counter[str]()
     for number in range(size):
         where = {"job": "fleet", **fleet_labels(number)}
@@ -105,8 +105,8 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
 
 
 def compared(end: float, size: int) -> Iterator[tuple[float, str, float]]:
-    """What panels would read without the rules of a fleet: each VM's sight and group at each point, and a counter of
-    lost records for each destination, as if it were scraped every four minutes."""
+    """Yield the samples that panels would read without recording rules: the state and the group of each VM, and a
+    counter of dropped records for each destination, every four minutes."""
     for number in range(size):
         vm = vm_of_fleet(number) | {"job": COMPARED}
         series = [recorded("instance", "up:blindness", vm), recorded("instance", "vm_info:group", vm)]
@@ -119,7 +119,7 @@ def compared(end: float, size: int) -> Iterator[tuple[float, str, float]]:
 
 
 def lines(end: float, size: int, folder: Path) -> Iterator[str]:
-    """Everything as OpenMetrics."""
+    """Yield all samples as OpenMetrics lines."""
     read = {*_NAMES.findall(RULES.read_text(encoding="utf-8"))}
     for board in ("fleet", "vm"):
         read |= {
@@ -138,8 +138,8 @@ def lines(end: float, size: int, folder: Path) -> Iterator[str]:
 
 
 def serving(folder: Path, rules: Sequence[Path], interval: int) -> Daemon:
-    """A Prometheus of this folder that evaluates these rules every so many seconds. What was scraped stays known for an
-    hour, since it takes minutes to put it on disk."""
+    """Return a Prometheus on this directory that evaluates these rules every `interval` seconds. Samples stay current
+    for an hour, because writing them to disk takes minutes."""
     config = folder / "prometheus.yml"
     often = {"evaluation_interval": f"{interval}s"}
     text = json.dumps({"global": often, "rule_files": [str(path) for path in rules]})  # JSON is YAML
@@ -149,8 +149,8 @@ def serving(folder: Path, rules: Sequence[Path], interval: int) -> Daemon:
     return Daemon([need("prometheus"), *files, *options], folder)
 
 
-class Asker:
-    """Asks a Prometheus as Grafana does: instant queries now, curves of six hours up to now."""
+class QueryClient:
+    """Sends queries to a Prometheus as Grafana does: instant queries now, range queries over the last six hours."""
 
     def __init__(self, url: str, at: float) -> None:
         self._client, self._at = httpx.Client(base_url=url, timeout=300), at
@@ -159,8 +159,8 @@ class Asker:
         """Close the connection."""
         self._client.close()
 
-    def ask(self, expression: str, *, instant: bool, step: int = STEP) -> tuple[float, int]:
-        """How long it took, in seconds, and how many samples it read."""
+    def query(self, expression: str, *, instant: bool, step: int = STEP) -> tuple[float, int]:
+        """Run a query. Return its seconds and the number of samples that it read."""
         began = time.perf_counter()
         if instant:
             fields: dict[str, Any] = {"query": expression, "time": self._at, "stats": "all"}
@@ -173,14 +173,14 @@ class Asker:
         return took, int(answer.raise_for_status().json()["data"]["stats"]["samples"]["totalQueryableSamples"])
 
 
-def measure(asker: Asker, board: str, rounds: int, **chosen_by: str) -> Iterator[Times]:
-    """Each panel of a board, asked so many times."""
+def measure(client: QueryClient, board: str, rounds: int, **chosen_by: str) -> Iterator[Times]:
+    """Yield the times of each panel of a board, each queried `rounds` times."""
     about = ", ".join(chosen_by.values()) or "all VMs"
     for panel in panels(load(board)):
         seconds, samples = [], 0
         for _ in range(rounds):
             answers = [
-                asker.ask(
+                client.query(
                     filled(target["expr"], "fleet", RANGE, **chosen_by),
                     instant=bool(target.get("instant")),
                     step=3600 if target["interval"] == "1h" else STEP,
@@ -192,14 +192,14 @@ def measure(asker: Asker, board: str, rounds: int, **chosen_by: str) -> Iterator
         yield Times(f"{board}, {about}", panel["title"], len(panel["targets"]), seconds, samples)
 
 
-def evaluations(asker: Asker) -> Iterator[tuple[str, float]]:
-    """How long the expressions of each group of rules take, one after another, in seconds."""
+def evaluations(client: QueryClient) -> Iterator[tuple[str, float]]:
+    """Yield each group of rules with the seconds that its expressions take in sequence."""
     for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
-        yield group["name"], sum(asker.ask(rule["expr"], instant=True)[0] for rule in group["rules"])
+        yield group["name"], sum(client.query(rule["expr"], instant=True)[0] for rule in group["rules"])
 
 
 def _all_evaluated(daemon: Daemon, since: datetime) -> bool:
-    """Whether each group was evaluated after that time, but for the history, which is put there as it would be."""
+    """Return whether each group was evaluated after `since`, except the history, whose samples are backfilled."""
     groups = daemon.get("/api/v1/rules")["data"]["groups"]
     return all(
         datetime.fromisoformat(group["lastEvaluation"]) > since for group in groups if "history" not in group["name"]
@@ -207,12 +207,12 @@ def _all_evaluated(daemon: Daemon, since: datetime) -> bool:
 
 
 def report(size: int, rounds: int, folder: Path, interval: int = 60) -> list[Times]:
-    """Fill a Prometheus, let it evaluate the rules every `interval` seconds until each has read what the others record,
-    ask it, print what it took, and return the panels' times."""
+    """Fill a Prometheus, evaluate the rules every `interval` seconds until each has read the results of the others, run
+    the queries, print the times, and return those of the panels."""
     end = float(int(time.time()))
     began = time.perf_counter()
     backfill(lines(end, size, folder / "outboxes"), folder)
-    print(f"{size:,} VMs on disk after {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"{size:,} VMs written in {time.perf_counter() - began:.0f} s", flush=True)
     version = subprocess.run([need("prometheus"), "--version"], capture_output=True, text=True, check=True).stdout
     with serving(folder, [RULES], interval) as daemon:
         since = datetime.now(UTC) + timedelta(seconds=2 * interval)
@@ -220,12 +220,12 @@ def report(size: int, rounds: int, folder: Path, interval: int = 60) -> list[Tim
     with serving(folder, [], interval) as daemon:
         vm = vm_of_fleet(301 if size > 301 else 0)["instance"]
         series = daemon.query(f'count({{job="fleet", instance="{vm}"}})')[0]["value"][1]
-        print(f"Prometheus {version.split()[2]}, {series} series of a VM\n")
-        asker = Asker(daemon.url, time.time())
+        print(f"Prometheus {version.split()[2]}, {series} series per VM\n")
+        client = QueryClient(daemon.url, time.time())
         found = [
-            *measure(asker, "fleet", rounds),
-            *measure(asker, "fleet", rounds, **OWNER),
-            *measure(asker, "vm", rounds, instance=vm),
+            *measure(client, "fleet", rounds),
+            *measure(client, "fleet", rounds, **OWNER),
+            *measure(client, "vm", rounds, instance=vm),
         ]
         print("| board | panel | queries | median | slowest | samples |\n| --- | --- | --- | --- | --- | --- |")
         for one in found:
@@ -236,26 +236,26 @@ def report(size: int, rounds: int, folder: Path, interval: int = 60) -> list[Tim
         print("\n| without the rules | seconds | samples |\n| --- | --- | --- |")
         for about, expression in WITHOUT_RULES.items():
             instant = "[$__range]" in expression
-            took, samples = asker.ask(filled(expression, COMPARED, RANGE), instant=instant)
+            took, samples = client.query(filled(expression, COMPARED, RANGE), instant=instant)
             print(f"| {about} | {took:.1f} | {samples:,} |")
-        print("\n| group of rules | seconds |\n| --- | --- |")
-        for name, took in evaluations(asker):
+        print("\n| rule group | seconds |\n| --- | --- |")
+        for name, took in evaluations(client):
             print(f"| {name} | {took:.1f} |")
-        asker.close()
+        client.close()
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--vms", type=int, default=10_000, help="how many")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each panel is asked")
+    parser.add_argument("--vms", type=int, default=10_000, help="number of VMs")
+    parser.add_argument("--rounds", type=int, default=5, help="number of times each panel is queried")
     options = parser.parse_args()
     print(f"load before: {load_average()} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         found = report(options.vms, options.rounds, Path(folder))
     slow = [one for one in found if one.median > MOST]
     for one in slow:
-        print(f"over {MOST} s: {one.panel} ({one.board})")
+        print(f"takes more than {MOST} s: {one.panel} ({one.board})")
     print(f"load after: {load_average()}")
     return int(bool(slow))
 

@@ -1,8 +1,8 @@
-"""The destinations in a process of their own, so that what they cost is not the agent's: `python -m benchmarks.peers`.
+"""The destinations in a separate process, which keeps their cost out of the agent's: `python -m benchmarks.peers`.
 
-Commands come as JSON lines on standard input, each is answered by one line: `{"do": "ids"}`, `{"do": "broker", "word":
-"stop"}`, `{"do": "told"}` (bodies at the event hub, connections open and ever accepted), `{"do": "fault",
-"text": "drop-after-store*3"}`, `{"do": "collector", "status": 503}`.
+It reads commands as JSON lines on standard input and writes one line for each: `{"do": "ids"}`,
+`{"do": "broker", "word": "stop"}`, `{"do": "received"}` (bodies at the event hub, open connections, and all connections
+so far), `{"do": "fault", "text": "drop-after-store*3"}`, `{"do": "collector", "status": 503}`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ DROP: Final = 0
 
 
 class FlappingCollector(Collector):
-    """A collector that can be told to answer with a status of trouble, or not at all."""
+    """A collector that returns an error status, or closes the connection, on request."""
 
     status = 200
 
     def take(self, path: str, encoding: str, body: bytes) -> int:
         if self.status == DROP:
-            raise ConnectionResetError("told to")
+            raise ConnectionResetError("requested")
         return super().take(path, encoding, body) if self.status == 200 else self.status
 
 
 class Peers:
-    """The process, seen from the benchmark. A context manager."""
+    """A context manager for the process."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Peers:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes an agent send to both."""
+        """The environment for an agent that sends to both destinations."""
         return {
             "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": self.connection_string,
             "SCHEDULED_EVENTS_OTLP_ENDPOINT": self.endpoint,
@@ -80,12 +80,12 @@ class Peers:
         return self._answer()
 
     def copies(self) -> tuple[Counter[str], Counter[str]]:
-        """How often each id arrived: at the event hub, and at the collector."""
+        """Return how often each id arrived at the event hub and at the collector."""
         found = self.ask("ids")
         return Counter(found["hub"]), Counter(found["otlp"])
 
     def freeze(self) -> None:
-        """Both stay connected and fall silent. Not on Windows, where no process can be stopped so."""
+        """Pause the process: both destinations stay connected but don't respond. Does nothing on Windows."""
         if sys.platform != "win32":
             os.kill(self.pid, signal.SIGSTOP)
 
@@ -104,7 +104,7 @@ def _obey(command: dict[str, Any], broker: Broker, collector: FlappingCollector)
         case "ids":
             hub = Counter(message.message_id or "" for message in broker.messages(HUB))
             return {"hub": hub, "otlp": Counter(collector.ids)}
-        case "told":
+        case "received":
             bodies = [message.body for message in broker.messages(HUB)]
             return {
                 "bodies": [body.decode() for body in bodies],

@@ -1,8 +1,8 @@
-"""promtool without the bound of its test engine: the very Prometheus of Debian 12, built from its Go module.
+"""promtool without the limit of its test engine: Debian 12's version of Prometheus, built from its Go module.
 
-The engine of `promtool test rules` holds 10,000 samples, some 400 VMs: this number is changed here. Service discovery
-is left out, which the tests of rules don't need and which is most of what would be compiled. Go's checksum database
-vouches for the module. A minute or two the first time, nothing later.
+The engine of `promtool test rules` is limited to 10,000 samples, about 400 VMs; this module raises the limit. It omits
+service discovery, which rule tests don't need and which is most of the code. Go's checksum database verifies the
+module. The first build takes one or two minutes; later calls reuse it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _DISCOVERY: Final = re.compile(r'^\t_ "github.com/prometheus/prometheus/plugins"
 
 
 def unbound() -> Path:
-    """The program, built where it isn't there. Raises Missing without Go or its proxy."""
+    """Return the program, and build it if needed. Raise Missing without Go or its module proxy."""
     path = CACHE / f"promtool-{VERSION}-{MOST}"
     if path.exists():
         return path
     CACHE.mkdir(parents=True, exist_ok=True)
-    print(f"building promtool {VERSION} without its bound (a minute or two)", file=sys.stderr, flush=True)
+    print(f"building promtool {VERSION} without its limit (one or two minutes)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="promtool-") as name:
         source = Path(name) / "source"
         shutil.copytree(downloaded(f"{MODULE}@{VERSION}")["Dir"], source, copy_function=shutil.copyfile)
         for folder in (source, *source.rglob("*/")):
-            folder.chmod(0o755)  # Go keeps its modules read-only
+            folder.chmod(0o755)  # Go's modules are read-only
         _change(source / "promql" / "test.go", _BOUND, f"MaxSamples: {MOST},", 2)
         _change(source / "cmd" / "promtool" / "main.go", _DISCOVERY, "", 1)
         go("build", "-mod=readonly", "-ldflags", "-s -w", "-o", f"{name}/promtool", "./cmd/promtool", folder=source)

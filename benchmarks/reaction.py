@@ -1,8 +1,7 @@
-"""From the changed document on the wire to the approval on the wire: `python -m benchmarks.reaction`.
+"""The time from a changed document to its approval: `python -m benchmarks.reaction`.
 
-Measured in the metadata service, in a process of its own beside the agent: from the arrival of the GET that is answered
-with the changed document to the arrival of the whole POST. The wait for the next poll is not in it: that is the poll
-interval's, and Azure's own notice is minutes.
+The metadata service, in another process than the agent, measures from the arrival of the GET that returns the changed
+document to the arrival of the complete POST. The wait for the next poll isn't included.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ CHANGES: Final = 200
 INTERVAL: Final = 0.05
 PATIENCE: Final = 20.0
 ROUNDS: Final = 4
-"""Agents with event files, and as many without."""
+"""The number of agents with event files, and of agents without."""
 
 
 def reactions(service: MetadataService, changes: int) -> list[float]:
-    """Seconds from each change to its approval, the first three (warming up) left out."""
+    """Return the seconds from each change to its approval, without the first three (warm-up)."""
     found: list[float] = []
     for number in range(1, changes + 4):
         service.set_document(document(number, event(number)))
@@ -46,9 +45,9 @@ def reactions(service: MetadataService, changes: int) -> list[float]:
 
 
 @contextmanager
-def _bare(url: str) -> Iterator[None]:
+def _baseline(url: str) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare", url, str(INTERVAL)],
+        [sys.executable, "-m", "benchmarks.baseline", url, str(INTERVAL)],
         cwd=Path(__file__).parent.parent,
         stderr=subprocess.DEVNULL,
     )
@@ -59,8 +58,8 @@ def _bare(url: str) -> Iterator[None]:
         process.wait()
 
 
-def of_bare_loop(changes: int) -> list[float]:
-    with metadata_service() as service, _bare(service.url):
+def of_baseline(changes: int) -> list[float]:
+    with metadata_service() as service, _baseline(service.url):
         return reactions(service, changes)
 
 
@@ -78,7 +77,7 @@ def of_agent(changes: int, *, outputs: bool, event_files: bool = False) -> list[
 
 
 def with_and_without_event_files(changes: int) -> tuple[list[float], list[float]]:
-    """Of agents with and without them, in turns: so much of what else the machine does is in both."""
+    """Return the times of agents with and without event files, in turns, so that other load affects both equally."""
     times: dict[bool, list[float]] = {True: [], False: []}
     for on in (True, False, False, True) * (ROUNDS // 2):
         times[on] += of_agent(changes // ROUNDS, outputs=False, event_files=on)
@@ -86,23 +85,23 @@ def with_and_without_event_files(changes: int) -> tuple[list[float], list[float]
 
 
 def report(changes: int = CHANGES) -> bool:
-    """Prints the figures; True when the median is within what was aimed at."""
-    bare = of_bare_loop(changes)
-    print(f"reaction, {changes} changes each        median ms   p99 ms   worst ms   median against the bare loop")
-    _line("bare http.client loop", bare, bare)
-    found = {words: of_agent(changes, outputs=on) for words, on in (("no outputs", False), ("all outputs", True))}
-    for words, times in found.items():
-        _line(f"agent, {words}", times, bare)
+    """Print the times. Return whether each median meets the target of 10 ms."""
+    baseline = of_baseline(changes)
+    print(f"reaction, {changes} changes each        median ms   p99 ms   worst ms   median / baseline")
+    _line("baseline", baseline, baseline)
+    found = {name: of_agent(changes, outputs=on) for name, on in (("no outputs", False), ("all outputs", True))}
+    for name, times in found.items():
+        _line(f"agent, {name}", times, baseline)
     written, none = with_and_without_event_files(changes)
-    _line("agent, event files", written, bare)
-    _line("agent, none, in turns with it", none, bare)
+    _line("agent, event files", written, baseline)
+    _line("agent, no event files", none, baseline)
     print(f"  event files: {statistics.median(written) / statistics.median(none):.2f} x the median without")
     return all(statistics.median(times) < 0.010 for times in (*found.values(), written))
 
 
-def _line(name: str, times: list[float], bare: list[float]) -> None:
+def _line(name: str, times: list[float], baseline: list[float]) -> None:
     median, p99 = statistics.median(times), sorted(times)[int(len(times) * 0.99)]
-    ratio = median / statistics.median(bare)
+    ratio = median / statistics.median(baseline)
     print(f"  {name:<30}{median * 1e3:>10.2f}{p99 * 1e3:>9.2f}{max(times) * 1e3:>11.2f}{ratio:>12.1f}x", flush=True)
 
 

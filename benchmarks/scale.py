@@ -1,7 +1,8 @@
 """A thousand VMs of one scale set, with the real decision code and the local broker: `python -m benchmarks.scale`.
 
-Who approves and when; what each VM's poll costs as VMs, events and backlog grow; and the consumer of deploy/consumers
-that reads what all of them sent, takes each record once by `source` and `id`, and joins them into a summary per event.
+It measures which VM approves and when; the cost of a VM's poll for different numbers of VMs, events, and waiting
+records; and the consumer in deploy/consumers, which reads the records of all VMs, deduplicates them by `source` and
+`id`, and joins them into one summary for each event.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Final
 from azure.eventhub.aio import EventHubConsumerClient
 
 from benchmarks.drain import backlog, fill
-from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
+from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, fleet_scenario, name
 from benchmarks.peers import Peers
 from benchmarks.usage import load_average, usage
 from deploy.consumers.python.event_summaries.consumer import BATCH, Consumer, Counts, Options
@@ -42,9 +43,9 @@ from exporter.sinks.event_hubs.sink import EventHubsDestination
 VMS: Final = 1_000
 TAKEOVER: Final = 5.0
 SHAPES: Final = ((1, 1), (10, 1), (100, 1), (1_000, 1), (100, 10), (100, 100), (10, 1_000))
-"""VMs and events, each event of all VMs."""
+"""Numbers of VMs and of events; each event names all VMs."""
 BACKLOGS: Final = (0, 1_000, 10_000, 100_000)
-STORY_SECONDS: Final = 14
+SCENARIO_SECONDS: Final = 14
 """From the start of the agents to the end of the event."""
 MIB: Final = 1 << 20
 
@@ -59,50 +60,51 @@ def fleet(scenario: Scenario, **further: Any) -> Iterator[Fleet]:
             found.close()
 
 
-def _tell(what: str, found: Fleet, *, expected: Iterable[str], not_before: float) -> bool:
-    who = Counter(vm for _, vm, _ in found.platform.posts)
+def _report_posts(what: str, found: Fleet, *, expected: Iterable[str], not_before: float) -> bool:
+    approvers = Counter(vm for _, vm, _ in found.platform.posts)
     first = min((at for at, _, _ in found.platform.posts), default=0.0) - ANNOUNCED_AFTER
-    right = who == Counter(expected) and (not who or first >= not_before)
-    shown = ", ".join(f"{vm} {count}x" for vm, count in who.items()) or "nobody"
-    after = f"after {first:.2f} s" if who else ""
-    print(f"  {what:<58} POSTs: {shown} {after}   {'as it must be' if right else 'WRONG'}", flush=True)
+    right = approvers == Counter(expected) and (not approvers or first >= not_before)
+    shown = ", ".join(f"{vm} {count}x" for vm, count in approvers.items()) or "none"
+    after = f"after {first:.2f} s" if approvers else ""
+    print(f"  {what:<58} POSTs: {shown} {after}   {'OK' if right else 'WRONG'}", flush=True)
     return right
 
 
 def leaders(vms: int) -> bool:
-    """Who approves, and when after the announcement; polls are 1 s apart."""
-    print(f"who approves, {vms} VMs, one event of all of them, takeover after {TAKEOVER:.0f} s where configured")
+    """Report which VM approves and how long after the announcement. Polls are 1 s apart. Return whether all are
+    right."""
+    print(f"approver: {vms} VMs, one event that names all of them, takeover after {TAKEOVER:.0f} s if configured")
     fine = []
     cases: tuple[tuple[str, dict[str, Any], int, list[str], float], ...] = (
         ("all agents alive", {"takeover_after": TAKEOVER}, 12, [name(0)], 0.0),
         ("the leader's agent is dead, no takeover", {"dead": [0]}, 12, [], 0.0),
         ("the leader's agent is dead", {"dead": [0], "takeover_after": TAKEOVER}, 15, [name(1)], TAKEOVER),
-        ("the leader reads but cannot POST", {"mute": [0], "takeover_after": TAKEOVER}, 15, [name(1)], TAKEOVER),
+        ("the leader reads but can't POST", {"mute": [0], "takeover_after": TAKEOVER}, 15, [name(1)], TAKEOVER),
         ("the first three are dead", {"dead": [0, 1, 2], "takeover_after": TAKEOVER}, 25, [name(3)], 3 * TAKEOVER),
     )
     for what, how, seconds, expected, not_before in cases:
-        with fleet(story(vms, 1, shared=True), **how) as found:
+        with fleet(fleet_scenario(vms, 1, shared=True), **how) as found:
             found.run(seconds)
-            fine.append(_tell(what, found, expected=expected, not_before=not_before))
-    with fleet(story(vms, 1, FREEZE, shared=True), dead=[0], takeover_after=TAKEOVER) as found:
+            fine.append(_report_posts(what, found, expected=expected, not_before=not_before))
+    with fleet(fleet_scenario(vms, 1, FREEZE, shared=True), dead=[0], takeover_after=TAKEOVER) as found:
         found.run(15)
-        fine.append(_tell("a platform event, the leader's agent is dead", found, expected=[], not_before=0.0))
+        fine.append(_report_posts("a platform event, the leader's agent is dead", found, expected=[], not_before=0.0))
     few = min(vms, 100)
-    with fleet(story(few, few, shared=False)) as found:
+    with fleet(fleet_scenario(few, few, shared=False)) as found:
         found.run(8)
-        everyone = [name(number) for number in range(few)]
+        every_vm = [name(number) for number in range(few)]
         own = all(event.endswith(f"{int(vm.removeprefix('web_')):012d}") for _, vm, event in found.platform.posts)
-        right = own and Counter(vm for _, vm, _ in found.platform.posts) == Counter(everyone)
-        print(f"  {few} events at once, each of one VM: each VM approved its own alone: {'yes' if right else 'WRONG'}")
+        right = own and Counter(vm for _, vm, _ in found.platform.posts) == Counter(every_vm)
+        print(f"  {few} events at once, each of one VM: each VM approved only its own: {'OK' if right else 'WRONG'}")
         fine.append(right)
     return all(fine)
 
 
 def costs() -> None:
-    """CPU of one VM's poll, in the process that plays all of them."""
-    print("cost of a VM's poll            unchanged ms   changed ms   records of a VM")
+    """Report the CPU time of one VM's poll."""
+    print("cost of a VM's poll            unchanged ms   changed ms   records per VM")
     for vms, events in SHAPES:
-        with fleet(story(vms, events, REDEPLOY, shared=True)) as found:
+        with fleet(fleet_scenario(vms, events, REDEPLOY, shared=True)) as found:
             found.run(2)
             found.cpu, found.ticks = 0.0, 0
             found.run(1)
@@ -118,8 +120,8 @@ def costs() -> None:
 
 
 def backlogs() -> None:
-    """What the outbox's own work costs in front of a backlog."""
-    print("cost before a backlog          open ms   commit ms   next and settle ms   file MiB")
+    """Report the cost of the outbox's operations with a backlog."""
+    print("cost with a backlog            open ms   commit ms   next and settle ms   file MiB")
     for count in BACKLOGS:
         with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder:
             path = Path(folder) / "outbox.db"
@@ -137,7 +139,7 @@ def backlogs() -> None:
 
 
 def _one_by_one(outbox: Outbox, count: int) -> tuple[float, float]:
-    """Seconds for the commit of one record, and for taking one out."""
+    """Return the seconds to commit one record and to remove one."""
     rounds = 200
     fresh = list(backlog(count + rounds))[count:]
     began = time.perf_counter()
@@ -150,10 +152,10 @@ def _one_by_one(outbox: Outbox, count: int) -> tuple[float, float]:
 
 
 def through_the_broker(vms: int) -> bool:
-    """One event of the whole scale set, told by all its VMs, and read by the consumer that deploy/consumers ships."""
-    with Peers() as peers, fleet(story(vms, 1, shared=True)) as found, tempfile.TemporaryDirectory() as folder:
-        found.run(STORY_SECONDS)
-        told = found.records()
+    """Send the records of all VMs about one event, and read them with the consumer in deploy/consumers."""
+    with Peers() as peers, fleet(fleet_scenario(vms, 1, shared=True)) as found, tempfile.TemporaryDirectory() as folder:
+        found.run(SCENARIO_SECONDS)
+        records = found.records()
         peers.ask("fault", text="drop-after-store*5")
         destination = EventHubsDestination(EventHubsSettings(connection_string=Secret(peers.connection_string)))
         began = time.monotonic()
@@ -162,22 +164,23 @@ def through_the_broker(vms: int) -> bool:
             while (wait := delivery.tick()) < 1.0 or any(member.outbox.next(DESTINATION, 1)):
                 time.sleep(wait)
         print(
-            f"through the broker: {len(told)} records of {vms} VMs sent in {time.monotonic() - began:.1f} s", flush=True
+            f"through the broker: {len(records)} records of {vms} VMs sent in {time.monotonic() - began:.1f} s",
+            flush=True,
         )
         destination.close()
         output = Path(folder) / "summaries.jsonl"
         counts, cpu, seconds = _consumed(peers.connection_string, output)
         summaries = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    told_a_second, taken_a_second = len(told) / STORY_SECONDS, counts.received / cpu
+    sent_a_second, read_a_second = len(records) / SCENARIO_SECONDS, counts.received / cpu
     print(f"  the Python consumer: {counts.received} messages in {seconds:.1f} s, {cpu:.1f} s of them CPU", end="")
-    print(f" ({taken_a_second:.0f}/s of a core); the fleet told {told_a_second:.0f}/s: ", end="")
-    print(f"{taken_a_second / told_a_second:.1f} times what it needs", flush=True)
-    of_the_join(told)
-    return _judge(vms, told, counts, summaries) and taken_a_second > told_a_second
+    print(f" ({read_a_second:.0f}/s of a core); the fleet sent {sent_a_second:.0f}/s: ", end="")
+    print(f"{read_a_second / sent_a_second:.1f} times as fast as needed", flush=True)
+    of_the_join(records)
+    return _judge(vms, records, counts, summaries) and read_a_second > sent_a_second
 
 
 def _consumed(connection_string: str, output: Path) -> tuple[Counts, float, float]:
-    """What the consumer counted of all that is there, its CPU and its time in seconds, with those to connect."""
+    """Return the consumer's counts for all records, and its CPU and elapsed seconds, connecting included."""
     with output.open("w", encoding="utf-8") as lines:
         store = Store(output.with_suffix(".db"))
         consumer = Consumer(store, lines, Options(once=True))
@@ -195,13 +198,13 @@ def _consumed(connection_string: str, output: Path) -> tuple[Counts, float, floa
     return consumer.counts, cpu, seconds
 
 
-def of_the_join(told: list[Record]) -> None:
-    """What the consumer's own work costs without the SDK, for these records and for ones of a single VM."""
-    with tempfile.TemporaryDirectory() as folder, fleet(story(1, 1, shared=True)) as single:
-        single.run(STORY_SECONDS)
+def of_the_join(records: list[Record]) -> None:
+    """Report the speed of the consumer without the SDK, for these records and for records of a single VM."""
+    with tempfile.TemporaryDirectory() as folder, fleet(fleet_scenario(1, 1, shared=True)) as single:
+        single.run(SCENARIO_SECONDS)
         for what, bodies in (
-            ("that name all", [record.to_json() for record in told]),
-            ("of one VM", [record.to_json() for record in single.records()] * (len(told) // 5)),
+            ("that name all", [record.to_json() for record in records]),
+            ("of one VM", [record.to_json() for record in single.records()] * (len(records) // 5)),
         ):
             store, began = Store(Path(folder) / f"{what}.db"), time.process_time()
             facts = [read(body) for body in bodies]
@@ -212,16 +215,14 @@ def of_the_join(told: list[Record]) -> None:
             cpu = time.process_time() - began
             store.close()
             size = sum(map(len, bodies)) / len(bodies) / 1024
-            print(
-                f"  check, keep and join {len(bodies)} records {what} ({size:.1f} KiB each): {len(bodies) / cpu:.0f}/s"
-            )
+            print(f"  read, store, join {len(bodies)} records {what} ({size:.1f} KiB each): {len(bodies) / cpu:.0f}/s")
 
 
-def _judge(vms: int, told: list[Record], counts: Counts, summaries: list[dict[str, Any]]) -> bool:
-    about_events = {(record.source, record.id) for record in told if record.data["event"] is not None}
-    about_vms = len({(record.source, record.id) for record in told}) - len(about_events)
+def _judge(vms: int, records: list[Record], counts: Counts, summaries: list[dict[str, Any]]) -> bool:
+    about_events = {(record.source, record.id) for record in records if record.data["event"] is not None}
+    about_vms = len({(record.source, record.id) for record in records}) - len(about_events)
     last = summaries[-1]
-    print(f"  received {counts.received}, of them copies {counts.copies}; ", end="")
+    print(f"  received {counts.received}, duplicates {counts.copies}; ", end="")
     print(f"missing {len(about_events) - counts.new}; about VMs {counts.about_vms.total()} (sent {about_vms})")
     print(
         f"  one summary in {len(summaries)} lines: {last['records']} records of {len(last['reported_by'])} VMs, ",
@@ -233,9 +234,9 @@ def _judge(vms: int, told: list[Record], counts: Counts, summaries: list[dict[st
 
 
 def _open_enough() -> None:
-    """Let this process have as many descriptors as it may; Windows sets no such limit."""
+    """Raise the limit of file descriptors to the maximum. Windows has no such limit."""
     if sys.platform != "win32":
-        import resource  # noqa: PLC0415  # not of Windows
+        import resource  # noqa: PLC0415  # not available on Windows
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -250,7 +251,7 @@ def main() -> int:
     costs()
     backlogs()
     peak = usage(os.getpid()).peak_rss / MIB
-    print(f"load after: {load_average()}; peak RSS of all together {peak:.0f} MiB")
+    print(f"load after: {load_average()}; peak RSS of everything {peak:.0f} MiB")
     return int(not fine)
 
 

@@ -1,16 +1,15 @@
-"""The whole of it, compressed, for minutes: `python -m benchmarks.soak --minutes N`.
+"""Soak test: maintenance and failures for some minutes: `python -m benchmarks.soak --minutes N`.
 
-One agent in a process of its own lives through maintenance after maintenance, twenty times faster than platforms are,
-while the metadata service fails in changing ways, both destinations come and go, and a Prometheus scrapes (where one is
-installed). At the end everything is mended, the agent delivers what waits and is told to stop. Then:
+One agent in a separate process handles maintenance events, twenty times as fast as in practice, while the metadata
+service and both destinations fail in changing ways and a Prometheus scrapes the agent, if one is installed. At the end,
+all failures are cleared, the agent delivers the waiting records, and stops. Then the test checks that:
 
-- every record that the agent logged is at the event hub and at the collector (an id may be there twice: at least once
-  is the promise; how many were is told);
-- no event was sent an approval again after one that was answered 200;
-- memory, threads, descriptors and disk did not grow, as `growth` judges it by one sample for each cycle.
+- every record that the agent logged is at the event hub and at the collector (duplicates are allowed and counted);
+- no approval was sent for an event after one that was accepted with 200;
+- memory, threads, descriptors, and disk didn't grow, as judged by `growth` from one sample for each cycle.
 
-`--leak-kib N` has the agent lose so much in each cycle: such a run has to fail. What the environment says to malloc
-(`MALLOC_ARENA_MAX=2`, as the unit and the image have it) holds for the agent too.
+`--leak-kib N` leaks N KiB in each cycle; such a run must fail. The agent inherits malloc's environment variables
+(`MALLOC_ARENA_MAX=2` in the unit and the image).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import weighed
+from benchmarks import memory_profile
 from benchmarks.agent import Agent
 from benchmarks.growth import KIB, Sample, judge
 from benchmarks.peers import DROP, Peers
@@ -43,7 +42,7 @@ SPEED: Final = 20.0
 CYCLE_SECONDS: Final = 12.0
 ID_BYTES: Final = 256
 ID_BLOCKS: Final = 5
-"""What an id that is remembered takes: its key, what was sent, and their text."""
+"""Objects for each remembered id: its key, the approval, and their text."""
 PATIENCE: Final = 180.0
 SOURCE_FAULTS: Final = (
     "slow:0.2",
@@ -89,29 +88,29 @@ NOT_RECORDS: Final = ("agent.listening",)
 
 @dataclass(slots=True)
 class Seen:
-    """What came to light, from several threads."""
+    """Results, collected from several threads."""
 
-    told: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
-    weighed: list[dict[str, int]] = field(default_factory=list)
-    """In this cycle."""
+    profile: list[dict[str, int]] = field(default_factory=list)
+    """The lines of the current cycle."""
     samples: list[Sample] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
 
     def line(self, found: dict[str, Any]) -> None:
-        """A line of the agent's log: those with an id are records."""
+        """Handle a line of the agent's log. Lines with an id are records."""
         if "id" in found and ("subject" in found or found["event"] == "approval.failed"):
-            self.told.add(found["id"])
+            self.logged.add(found["id"])
             self.kinds[found["event"]] += 1
-        elif found.get("event") == weighed.WEIGHED:
-            self.weighed.append(found)
+        elif found.get("event") == memory_profile.PROFILED:
+            self.profile.append(found)
         elif found.get("event") in ("agent.unexpected_error", "outbox.dropped", "record.parked"):
             self.errors.append(str(found)[:300])
 
 
 def disturb(service: MetadataService, peers: Peers, seen: Seen, chance: random.Random) -> None:
-    """One cycle: a third of it something of each kind goes wrong, then all is well again."""
+    """Inject failures for a third of a cycle, then clear them."""
     source, hub, status = chance.choice(SOURCE_FAULTS), chance.choice(HUB_FAULTS), chance.choice(STATUSES)
     ways = chance.sample(("source", "hub", "hub-gone", "collector", "frozen"), k=3)
     if "source" in ways:
@@ -125,15 +124,15 @@ def disturb(service: MetadataService, peers: Peers, seen: Seen, chance: random.R
         seen.faults["hub gone"] += 1
     if "collector" in ways:
         peers.ask("collector", status=status)
-        seen.faults[f"collector {status or 'hangs up'}"] += 1
+        seen.faults[f"collector {status or 'disconnects'}"] += 1
     if "frozen" in ways:
         peers.freeze()
-        seen.faults["both silent"] += 1
+        seen.faults["both paused"] += 1
     time.sleep(CYCLE_SECONDS / 3)
-    mend(service, peers)
+    clear_failures(service, peers)
 
 
-def mend(service: MetadataService, peers: Peers) -> None:
+def clear_failures(service: MetadataService, peers: Peers) -> None:
     peers.resume()
     service.fault()
     peers.ask("broker", word="start")
@@ -142,22 +141,22 @@ def mend(service: MetadataService, peers: Peers) -> None:
 
 
 def sample(agent: Agent, seen: Seen) -> None:
-    """Notes how the agent stands at the end of a cycle. What is in use varies with what it is just doing: the least."""
-    found, seen.weighed = seen.weighed, []
+    """Add a sample at the end of a cycle. Memory in use varies with the current work, so the minimum is used."""
+    found, seen.profile = seen.profile, []
     if not found:
-        return  # the machine stood still for the whole of it
+        return  # the machine was paused for the whole cycle
     ids = remembered(agent.folder)
     used = min(each["used"] for each in found) - ids * ID_BYTES
     blocks = min(each["blocks"] for each in found) - ids * ID_BLOCKS
-    with contextlib.suppress(OSError):  # a file or a thread that ends just now
+    with contextlib.suppress(OSError):  # a file or thread disappeared meanwhile
         disk = sum(path.stat().st_size for path in agent.folder.iterdir())
         seen.samples.append(Sample(agent.usage(), disk, used, blocks, kept=found[-1]["kept"]))
 
 
 def remembered(folder: Path) -> int:
-    """How many ids the agent remembers for thirty days, in a bounded store: those it sent for, and those that started.
+    """Return the number of ids that the agent keeps for thirty days, in a bounded store: approved and started events.
 
-    The soak's day has more maintenance than a year elsewhere, so that they would pass for a leak.
+    The soak test has more maintenance in a day than a VM in a year, so they would look like a leak.
     """
     with contextlib.closing(sqlite3.connect(f"file:{folder / 'outbox.db'}?mode=ro", uri=True)) as db:
         row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
@@ -167,21 +166,21 @@ def remembered(folder: Path) -> int:
 
 @contextlib.contextmanager
 def scraped(address: str, folder: Path) -> Iterator[str]:
-    """A real Prometheus where there is one, else nothing; what to call it."""
+    """Scrape the agent with a real Prometheus, if one is installed. Yield a description."""
     if shutil.which("prometheus") is None:
-        yield "no Prometheus is installed here: not scraped"
+        yield "not scraped: Prometheus is not installed"
         return
     from tests.support.peers import prometheus, scrape  # noqa: PLC0415  # needs the tests' extras
 
     with prometheus(folder, [scrape("agent", address.removeprefix("http://"))], interval="1s") as server:
-        yield "scraped by a Prometheus each second"
+        yield "scraped by Prometheus every second"
         found = server.query('sum_over_time(up{job="agent"}[1h])'), server.query('count_over_time(up{job="agent"}[1h])')
         good, all_ = (float(each[0]["value"][1]) if each else 0.0 for each in found)
         print(f"Prometheus: {good:.0f} of {all_:.0f} scrapes succeeded")
 
 
 def delivered(agent: Agent) -> bool:
-    """Waits until nothing is on its way any more."""
+    """Wait until no record is undelivered. Return whether that happened in time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if not any(agent.metric("outbox_records", f'{{destination="{name}"}}') for name in ("event_hubs", "otlp")):
@@ -200,8 +199,8 @@ def soak(minutes: float, seed: int, leak: int) -> bool:
         folder = base / "agent"
         folder.mkdir()
         environ = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-        environ |= {**peers.environ, weighed.LEAK: str(round(leak * weighed.EVERY / CYCLE_SECONDS))}
-        program = ("-m", "benchmarks.weighed")
+        environ |= {**peers.environ, memory_profile.LEAK: str(round(leak * memory_profile.EVERY / CYCLE_SECONDS))}
+        program = ("-m", "benchmarks.memory_profile")
         agent = Agent(folder, service.url, *flags, environ=environ, program=program, on_line=seen.line)
         stack.enter_context(agent).started()
         print(stack.enter_context(scraped(agent.url, base / "prometheus")), flush=True)
@@ -216,13 +215,13 @@ def soak(minutes: float, seed: int, leak: int) -> bool:
         hub, otlp = peers.copies()
         again = sent_again(service.posts)
     if not empty:
-        print("WRONG: records still waited at the end")
+        print("WRONG: undelivered records at the end")
     print(f"approvals: {len(service.posts)} POSTs, {again} of them after a 200 for the same event")
     return _judge(seen, hub, otlp, code, seed) and empty and not again
 
 
 def sent_again(posts: Iterable[Post]) -> int:
-    """How many POSTs came for events that had their 200 already."""
+    """Return the number of POSTs for events that were already accepted with 200."""
     accepted: set[str] = set()
     again = 0
     for post in posts:
@@ -232,14 +231,14 @@ def sent_again(posts: Iterable[Post]) -> int:
 
 
 def _judge(seen: Seen, hub: Counter[str], otlp: Counter[str], code: int, seed: int) -> bool:
-    print(f"seed {seed}; {len(seen.told)} records: {dict(seen.kinds.most_common())}")
-    print(f"disturbed {sum(seen.faults.values())} times, in {len(seen.faults)} ways: {dict(seen.faults.most_common())}")
+    print(f"seed {seed}; {len(seen.logged)} records: {dict(seen.kinds.most_common())}")
+    print(f"{sum(seen.faults.values())} failures of {len(seen.faults)} kinds: {dict(seen.faults.most_common())}")
     fine = code == 0
     print(f"exit code {code}")
     for name, copies in (("Event Hubs", hub), ("OTLP", otlp)):
-        lost, unknown = seen.told - copies.keys(), copies.keys() - seen.told
+        lost, unknown = seen.logged - copies.keys(), copies.keys() - seen.logged
         twice = sum(copies.values()) - len(copies)
-        print(f"{name}: {len(copies)} ids, lost {len(lost)}, unknown {len(unknown)}, further copies {twice}")
+        print(f"{name}: {len(copies)} ids, lost {len(lost)}, unknown {len(unknown)}, duplicates {twice}")
         fine = fine and not lost and not unknown
     for error in seen.errors[:10]:
         print(f"WRONG: {error}")
@@ -247,14 +246,18 @@ def _judge(seen: Seen, hub: Counter[str], otlp: Counter[str], code: int, seed: i
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Run everything for minutes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description="Run the agent through maintenance and failures."
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 16))  # noqa: S311  # see `soak`
-    parser.add_argument("--leak-kib", type=float, default=0.0, help="lose so much in each cycle, to see it found")
+    parser.add_argument(
+        "--leak-kib", type=float, default=0.0, help="leak this much in each cycle, to check that it is detected"
+    )
     args = parser.parse_args()
     print(f"load before: {load_average()}", flush=True)
     fine = soak(args.minutes, args.seed, round(args.leak_kib * KIB))
-    print(f"load after: {load_average()}; {'nothing lost, nothing grew' if fine else 'NOT as it must be'}")
+    print(f"load after: {load_average()}; {'OK: nothing lost, no growth' if fine else 'FAILED'}")
     return int(not fine)
 
 

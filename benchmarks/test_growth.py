@@ -1,4 +1,4 @@
-"""What the soak takes for growth, on made-up samples: run by `make bench`, not with the tests of the product."""
+"""Detection of growth in the soak test, on generated samples. `make -C tests soak` runs it, not `make test`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Grown = Callable[[int], dict[str, int]]
 
 
 def samples(count: int, grown: Grown = lambda _: {}, seed: int = 1) -> list[Sample]:
-    """Cycles as they were measured: what is in use goes up and down by a twentieth, malloc keeps more by steps."""
-    chance = random.Random(seed)  # noqa: S311  # weather, no secret
+    """Return realistic cycles: memory in use varies by a twentieth, and malloc keeps more in steps."""
+    chance = random.Random(seed)  # noqa: S311  # noise, not a secret
     found = []
     for number in range(count):
         kept = (6 + 6 * (number > count // 3) + 6 * (number > count // 2)) * MIB
@@ -30,10 +30,10 @@ def samples(count: int, grown: Grown = lambda _: {}, seed: int = 1) -> list[Samp
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_malloc_keeps_is_no_growth(seed: int) -> None:
-    """What goes up and down and what malloc keeps for later passes, after ten minutes' worth of cycles."""
-    said: list[str] = []
-    assert judge(samples(50, seed=seed), said.append), said
+def test_memory_kept_by_malloc_is_not_growth(seed: int) -> None:
+    """Noise and memory that malloc keeps pass after ten minutes of cycles."""
+    reported: list[str] = []
+    assert judge(samples(50, seed=seed), reported.append), reported
 
 
 GROWING: dict[str, Grown] = {
@@ -49,22 +49,22 @@ GROWING: dict[str, Grown] = {
 
 @pytest.mark.parametrize("what", GROWING)
 @pytest.mark.parametrize("seed", range(3))
-def test_growth_is_found(what: str, seed: int) -> None:
-    """Each kind of growth fails the run and is named."""
-    said: list[str] = []
-    assert not judge(samples(50, GROWING[what], seed), said.append)
-    assert sum(line.startswith("WRONG") for line in said) == 1, said
+def test_growth_is_detected(what: str, seed: int) -> None:
+    """Each kind of growth fails the run and is reported by name."""
+    reported: list[str] = []
+    assert not judge(samples(50, GROWING[what], seed), reported.append)
+    assert sum(line.startswith("WRONG") for line in reported) == 1, reported
 
 
-def test_a_run_too_short_shows_nothing() -> None:
-    """Without enough cycles to show that nothing leaks, a run does not pass."""
+def test_short_runs_fail() -> None:
+    """A run without enough cycles to exclude a leak fails."""
     for count in (0, 11, 13):
-        said: list[str] = []
-        assert not judge(samples(count), said.append)
-        assert any("too few" in line or "too short" in line for line in said)
+        reported: list[str] = []
+        assert not judge(samples(count), reported.append)
+        assert any("too few" in line or "too short" in line for line in reported)
 
 
-def test_a_slope_is_not_moved_by_odd_cycles() -> None:
-    """Exact on a line, also with a fifth of it far away."""
+def test_slope_ignores_outliers() -> None:
+    """The slope of a line is exact, even if a fifth of its points are outliers."""
     assert slope([3.0 * number for number in range(10)]).each == 3.0
     assert slope([3.0 * number + (1e9 if number % 5 == 0 else 0) for number in range(40)]).each == pytest.approx(3.0)

@@ -1,7 +1,7 @@
-"""What a process has used and holds, and how busy the machine is, as its system tells.
+"""The resources that a process uses, and the load of the machine.
 
-Windows has it in psapi, which pywin32 wraps: the agent itself never asks. Under Wine GetProcessTimes counts in
-hundredths of a second, and what wineserver does for a process is nobody's.
+On Windows, psapi (through pywin32) reports them; the agent itself doesn't use it. Under Wine, GetProcessTimes has a
+resolution of 10 ms and doesn't include the work of wineserver.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used and holds. Seconds and bytes; `running` is the finest measure of CPU time that there is,
-    `rss` on Windows the working set. What a system does not tell is 0."""
+    """The resources that a process uses, in seconds and bytes. `running` is the CPU time with the finest resolution;
+    `rss` is the working set on Windows. Values that a system doesn't report are 0."""
 
     at: float
     cpu: float
@@ -28,14 +28,14 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """What the process has used by now, all its threads together."""
+    """Return the resources that all threads of a process have used so far."""
     if sys.platform == "win32":
         return _of_windows(pid)
     return _of_linux(pid)
 
 
 def load_average() -> str:
-    """How many processes want to run, a minute's mean; Windows does not count them."""
+    """Return the load average of one minute, or "unknown" on Windows."""
     if sys.platform == "win32":
         return "unknown"
     return f"{os.getloadavg()[0]:.2f}"
@@ -51,7 +51,7 @@ def _of_linux(pid: int) -> Usage:
             try:
                 running += int((task / "schedstat").read_text().split()[0])
             except OSError:
-                continue  # the thread has ended meanwhile
+                continue  # the thread has ended
         return Usage(
             at=time.monotonic(),
             cpu=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
@@ -61,12 +61,12 @@ def _of_linux(pid: int) -> Usage:
             threads=int(status["Threads"]),
             descriptors=len(list((process / "fd").iterdir())),
         )
-    raise NotImplementedError("asks /proc, which Linux has")
+    raise NotImplementedError("needs /proc")
 
 
 def _of_windows(pid: int) -> Usage:
     if sys.platform == "win32":
-        import win32api  # noqa: PLC0415  # Windows alone has it
+        import win32api  # noqa: PLC0415  # only on Windows
         import win32con  # noqa: PLC0415  # likewise
         import win32process  # noqa: PLC0415  # likewise
 
@@ -78,4 +78,4 @@ def _of_windows(pid: int) -> Usage:
             win32api.CloseHandle(process)
         cpu = (times["KernelTime"] + times["UserTime"]) / 10_000_000
         return Usage(time.monotonic(), cpu, cpu, memory["WorkingSetSize"], memory["PeakWorkingSetSize"])
-    raise NotImplementedError("asks psapi, which Windows has")
+    raise NotImplementedError("needs psapi")

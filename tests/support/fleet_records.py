@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, story
+from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, fleet_scenario
 from deploy.consumers.python.event_summaries.join import event_summary
 from deploy.consumers.python.event_summaries.record import Fact, read
 from exporter.agent.delivery import Delivery
@@ -46,7 +46,7 @@ def recorded() -> Sequence[bytes]:
 
 def told_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:
     """What the real agents of a scale set tell of events that name all of them, from the first sight to the end."""
-    fleet = Fleet(folder, story(vms, events, what, shared=True))
+    fleet = Fleet(folder, fleet_scenario(vms, events, what, shared=True))
     try:
         fleet.run(14)
         return fleet.records()
@@ -58,7 +58,7 @@ class SendingFleet:
     """The real agents of a scale set; each record goes from its outbox through the real destination to a broker."""
 
     def __init__(self, folder: Path, broker: Broker, vms: int, events: int = 1) -> None:
-        self._fleet = Fleet(folder, story(vms, events, shared=True))
+        self._fleet = Fleet(folder, fleet_scenario(vms, events, shared=True))
         self._destination = hub_destination(broker.connection_string(HUB))
 
     def run(self, seconds: int) -> None:

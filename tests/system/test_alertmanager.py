@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.month import STORIES, Story
+from benchmarks.fleet_month import STORIES, Story
 from benchmarks.notifications import Change, play
 from tests.support.documentation import ROOT, blocks
 from tests.support.peers import need

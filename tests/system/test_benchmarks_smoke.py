@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import costs, gate, rules, weighed
+from benchmarks import costs, gate, memory_profile, rules
 from benchmarks import panels as measured_panels
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, far, fill
-from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
+from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, fleet_scenario, name
 from benchmarks.growth import MIB
+from benchmarks.latency_proxy import LatencyProxy
 from benchmarks.peers import Peers
-from benchmarks.reaction import of_agent, of_bare_loop
-from benchmarks.relay import Relay
+from benchmarks.reaction import of_agent, of_baseline
 from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
 from tests.support.dashboards_world import RULES, load, panels
 
 
-def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
+def test_reactions_are_measured_for_the_agent_and_the_baseline() -> None:
     """Each change gives one time, of both kinds of reader."""
-    assert len(of_bare_loop(2)) == 2
+    assert len(of_baseline(2)) == 2
     assert len(of_agent(2, outputs=False)) == 2
     assert len(of_agent(2, outputs=False, event_files=True)) == 2
 
@@ -43,7 +43,7 @@ def test_the_gate_is_measured_beside_the_health_page(closed: bool) -> None:
 
 def test_only_the_leader_of_a_fleet_approves_and_its_successor_after_its_death(tmp_path: Path) -> None:
     """The fleet of the benchmarks is real: one POST, by the first VM alive, not before its turn."""
-    scenario = story(5, 1, shared=True)
+    scenario = fleet_scenario(5, 1, shared=True)
     for dead, first, earliest in (((), 0, 0.0), ((0, 1), 2, 10.0)):
         folder = tmp_path / name(first)
         folder.mkdir()
@@ -67,7 +67,7 @@ def test_the_peers_of_the_benchmarks_answer_and_end() -> None:
     """The process that stands for both destinations starts, tells what it received, and ends."""
     with Peers() as peers:
         assert peers.copies() == ({}, {})
-        assert peers.ask("told") == {"bodies": [], "open": 0, "connections": 0}
+        assert peers.ask("received") == {"bodies": [], "open": 0, "connections": 0}
         assert usage(peers.pid).rss > 0
 
 
@@ -92,9 +92,9 @@ def test_a_backlog_drains_over_a_long_way() -> None:
 def test_what_goes_over_a_relay_arrives_later_and_whole() -> None:
     """In order, to its end, and not before the delay."""
     data = bytes(range(256)) * 4096
-    with socket.create_server(("127.0.0.1", 0)) as server, Relay(server.getsockname()[1], 0.05) as relay:
+    with socket.create_server(("127.0.0.1", 0)) as server, LatencyProxy(server.getsockname()[1], 0.05) as proxy:
         began = time.monotonic()
-        with socket.create_connection(("127.0.0.1", relay.port), 30) as here:
+        with socket.create_connection(("127.0.0.1", proxy.port), 30) as here:
             there, _ = server.accept()
             with there, there.makefile("rb") as incoming, ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(here.sendall, data)
@@ -116,18 +116,18 @@ def test_a_process_is_measured() -> None:
 
 
 @pytest.mark.linux("only glibc says what malloc holds")
-def test_the_agent_is_weighed_and_a_seeded_leak_seen(tmp_path: Path) -> None:
+def test_memory_is_profiled_and_a_deliberate_leak_is_detected(tmp_path: Path) -> None:
     """The agent tells what it has in use, and what it is made to lose is in that."""
     lines: list[dict[str, Any]] = []
     enough = threading.Event()
 
     def on_line(found: dict[str, Any]) -> None:
-        if found.get("event") == weighed.WEIGHED:
+        if found.get("event") == memory_profile.PROFILED:
             lines.append(found)
         if len(lines) == 3:
             enough.set()
 
-    environ, program = {weighed.LEAK: str(8 * MIB)}, ("-m", "benchmarks.weighed")
+    environ, program = {memory_profile.LEAK: str(8 * MIB)}, ("-m", "benchmarks.memory_profile")
     with (
         metadata_service() as service,
         Agent(tmp_path, service.url, environ=environ, program=program, on_line=on_line) as agent,

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.month import STORIES, Story, written
+from benchmarks.fleet_month import STORIES, Story, written
 from benchmarks.notifications import Engine, changes, play
 from tests.support.peers import need
 
