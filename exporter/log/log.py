@@ -16,7 +16,7 @@ A failure that repeats is reported once, then counted, then reported to be over:
 
 The lines are rendered here, with `json` of the standard library, and not by structlog: its renderer of logfmt writes
 control characters as they are and a tab without quotation marks, so that a Description could act on a terminal or make
-up fields, and neither of its renderers can leave out the fields that do not fit (docs/architecture.md has figures).
+up fields, and neither of its renderers can leave out the fields that do not fit (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_a_process_is_measured() -> None:
 
 @pytest.mark.linux("only glibc says what malloc holds")
 def test_memory_is_profiled_and_a_deliberate_leak_is_detected(tmp_path: Path) -> None:
-    """The agent tells what it has in use, and what it is made to lose is in that."""
+    """The agent logs its memory in use, which includes the leaked bytes."""
     lines: list[dict[str, Any]] = []
     enough = threading.Event()
 
