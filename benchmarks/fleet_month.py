@@ -88,7 +88,7 @@ class VmSeries:
         for minute in range(max(start, 0), min(end, self.minutes)):
             values[minute] = value
 
-    def blind(self, start: int, end: int) -> None:
+    def without_data(self, start: int, end: int) -> None:
         """The metadata service doesn't respond in these minutes."""
         self.put("up", start, end, 0)
         self.put("last_successful_poll_timestamp_seconds", start, end, 60.0 * start)
@@ -167,7 +167,7 @@ def _follows(before: float | None, value: float | None, step: float) -> bool:
 
 
 @dataclass(slots=True)
-class Scene:
+class FleetSamples:
     """The fleet that a scenario changes. Only VMs that it changes have entries in `changed`."""
 
     vms: list[Vm]
@@ -178,7 +178,7 @@ class Scene:
         return self.changed.setdefault(vm.name, VmSeries(vm, self.minutes))
 
     def share(self, part: float, *, vmss: str | None = None, skip: int = 0) -> list[Vm]:
-        """As many VMs as this part of the fleet, of one scale set or of all in turn, without the first `skip`."""
+        """Return this share of the fleet, from one scale set or spread over all VMs, without the first `skip`."""
         count = max(1, round(len(self.vms) * part))
         if vmss is not None:
             return [vm for vm in self.vms if vm.vmss == vmss][skip : skip + count]
@@ -192,174 +192,174 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Scenario:
     """A scenario that happens `times` in a month. `tail`: how many minutes alerts that fire at its end continue. `few`:
     the number of VMs doesn't depend on the size of the fleet."""
 
     name: str
     minutes: int
     times: int
-    apply: Callable[[Scene], None]
+    apply: Callable[[FleetSamples], None]
     must: str = ""
     tail: int = 0
     few: bool = False
 
 
-def _calm(scene: Scene) -> None:
+def _no_events(samples: FleetSamples) -> None:
     """Nothing happens."""
 
 
-def _autoscale(scene: Scene) -> None:
+def _autoscale(samples: FleetSamples) -> None:
     """A tenth of the fleet is deleted with ten minutes of notice; half of the targets stay for half an hour."""
-    for number, vm in enumerate(scene.share(0.1)):
+    for number, vm in enumerate(samples.share(0.1)):
         at = WARM + number % 5
-        scene[vm].event(f"T{number}", "Terminate", "Platform" if number % 2 else "User", at, notice=10, over=at + 14)
-        scene[vm].away(at + 12, at + 42, listed=number % 3 != 0)
-        scene[vm].away(at + 42, scene.minutes, listed=False)
+        samples[vm].event(f"T{number}", "Terminate", "Platform" if number % 2 else "User", at, notice=10, over=at + 14)
+        samples[vm].away(at + 12, at + 42, listed=number % 3 != 0)
+        samples[vm].away(at + 42, samples.minutes, listed=False)
 
 
-def _early_autoscale(scene: Scene) -> None:
+def _early_autoscale(samples: FleetSamples) -> None:
     """The same, approved at once by another approver, in a scale set that is nearly emptied."""
-    for number, vm in enumerate(scene.share(0.025, vmss="set4")):
-        scene[vm].event(f"T{number}", "Terminate", "Platform", WARM, begins=WARM + 2, over=WARM + 6)
-        scene[vm].away(WARM + 4, WARM + 34)
-        scene[vm].away(WARM + 34, scene.minutes, listed=False)
+    for number, vm in enumerate(samples.share(0.025, vmss="set4")):
+        samples[vm].event(f"T{number}", "Terminate", "Platform", WARM, begins=WARM + 2, over=WARM + 6)
+        samples[vm].away(WARM + 4, WARM + 34)
+        samples[vm].away(WARM + 34, samples.minutes, listed=False)
 
 
-def _migrations(scene: Scene) -> None:
+def _migrations(samples: FleetSamples) -> None:
     """One VM after another freezes, every 14 minutes: 100 a day."""
-    for number, vm in enumerate(scene.vms[:: len(scene.vms) // 6][:6]):
+    for number, vm in enumerate(samples.vms[:: len(samples.vms) // 6][:6]):
         at = WARM + number * 14
-        scene[vm].event(f"F{number}", "Freeze", "Platform", at, over=at + 25)
+        samples[vm].event(f"F{number}", "Freeze", "Platform", at, over=at + 25)
 
 
-def _wave(scene: Scene) -> None:
+def _wave(samples: FleetSamples) -> None:
     """A fifteenth of the fleet restarts, twenty VMs every 15 minutes; each is down for six minutes."""
-    for number, vm in enumerate(scene.share(1 / 15)):
-        at = WARM + number // max(1, len(scene.vms) // 150) * 15
-        scene[vm].event(f"R{number}", "Reboot", "Platform", at, over=at + 25)
-        scene[vm].away(at + 16, at + 22)
+    for number, vm in enumerate(samples.share(1 / 15)):
+        at = WARM + number // max(1, len(samples.vms) // 150) * 15
+        samples[vm].event(f"R{number}", "Reboot", "Platform", at, over=at + 25)
+        samples[vm].away(at + 16, at + 22)
 
 
-def _set_wave(scene: Scene) -> None:
+def _set_wave(samples: FleetSamples) -> None:
     """One scale set of the shop is redeployed, one eighth at a time."""
-    vms = [vm for vm in scene.vms if vm.vmss == "set3"]
+    vms = [vm for vm in samples.vms if vm.vmss == "set3"]
     for number, vm in enumerate(vms):
         at = WARM + number * 8 // len(vms) * 12
-        scene[vm].event(f"D{number}", "Redeploy", "Platform", at, notice=10, over=at + 20)
-        scene[vm].away(at + 11, at + 17)
+        samples[vm].event(f"D{number}", "Redeploy", "Platform", at, notice=10, over=at + 20)
+        samples[vm].away(at + 11, at + 17)
 
 
-def _spot(scene: Scene) -> None:
+def _spot(samples: FleetSamples) -> None:
     """Four Spot VMs are evicted."""
-    for number, vm in enumerate(scene.share(0.004, vmss="set2")[:4]):
-        scene[vm].event(f"P{number}", "Preempt", "Platform", WARM + number, notice=1, over=WARM + number + 2)
-        scene[vm].away(WARM + number + 2, WARM + 30)
-        scene[vm].away(WARM + 30, scene.minutes, listed=False)
+    for number, vm in enumerate(samples.share(0.004, vmss="set2")[:4]):
+        samples[vm].event(f"P{number}", "Preempt", "Platform", WARM + number, notice=1, over=WARM + number + 2)
+        samples[vm].away(WARM + number + 2, WARM + 30)
+        samples[vm].away(WARM + 30, samples.minutes, listed=False)
 
 
-def _spot_wave(scene: Scene) -> None:
+def _spot_wave(samples: FleetSamples) -> None:
     """Half of a Spot scale set is evicted within an hour."""
-    vms = [vm for vm in scene.vms if vm.vmss == "set2"]
+    vms = [vm for vm in samples.vms if vm.vmss == "set2"]
     for number, vm in enumerate(vms[::2]):
         at = WARM + number * 60 // len(vms[::2])
-        scene[vm].event(f"P{number}", "Preempt", "Platform", at, notice=1, over=at + 2)
-        scene[vm].away(at + 2, scene.minutes, listed=False)
+        samples[vm].event(f"P{number}", "Preempt", "Platform", at, notice=1, over=at + 2)
+        samples[vm].away(at + 2, samples.minutes, listed=False)
 
 
-def _outage(scene: Scene) -> None:
+def _outage(samples: FleetSamples) -> None:
     """The metadata service of a region fails for twenty minutes."""
-    for number, vm in enumerate(vm for vm in scene.vms if vm.subscription == "west"):
-        scene[vm].blind(WARM + number % 2, WARM + 20 + number % 3)
+    for number, vm in enumerate(vm for vm in samples.vms if vm.subscription == "west"):
+        samples[vm].without_data(WARM + number % 2, WARM + 20 + number % 3)
 
 
-def _partition(scene: Scene) -> None:
+def _partition(samples: FleetSamples) -> None:
     """Prometheus can't reach a scale set for half an hour."""
-    for vm in scene.vms:
+    for vm in samples.vms:
         if vm.vmss == "set6":
-            scene[vm].away(WARM, WARM + 30)
+            samples[vm].away(WARM, WARM + 30)
 
 
-def _one_blind(scene: Scene) -> None:
+def _one_without_data(samples: FleetSamples) -> None:
     """The metadata service of one VM doesn't respond for half an hour."""
-    scene[scene.vms[-1]].blind(WARM, WARM + 30)
+    samples[samples.vms[-1]].without_data(WARM, WARM + 30)
 
 
-def _one_down(scene: Scene) -> None:
+def _one_down(samples: FleetSamples) -> None:
     """One exporter stops, and is started again after forty minutes."""
-    scene[scene.vms[7]].away(WARM, WARM + 40)
+    samples[samples.vms[7]].away(WARM, WARM + 40)
 
 
-def _predicted(scene: Scene) -> None:
+def _predicted(samples: FleetSamples) -> None:
     """Azure predicts a hardware failure in five days; the owner redeploys after half an hour."""
-    vm = scene[scene.vms[1]]
+    vm = samples[samples.vms[1]]
     vm.event("H", "Redeploy", "Platform", WARM, notice=5 * 1440, over=WARM + 40, begins=WARM + 9999)
     vm.event("U", "Redeploy", "User", WARM + 30, over=WARM + 40, begins=WARM + 33)
     vm.away(WARM + 34, WARM + 42)
 
 
-def _user(scene: Scene) -> None:
+def _user(samples: FleetSamples) -> None:
     """Thirty users restart one VM each, at NotBefore; one VM stays down."""
-    for number, vm in enumerate(scene.vms[:: len(scene.vms) // 30][:30]):
-        scene[vm].event(f"U{number}", "Reboot", "User", WARM + number, over=WARM + number + 20)
-        scene[vm].away(WARM + number + 16, scene.minutes if number == 0 else WARM + number + 19)
+    for number, vm in enumerate(samples.vms[:: len(samples.vms) // 30][:30]):
+        samples[vm].event(f"U{number}", "Reboot", "User", WARM + number, over=WARM + number + 20)
+        samples[vm].away(WARM + number + 16, samples.minutes if number == 0 else WARM + number + 19)
 
 
-def _host_failure(scene: Scene) -> None:
+def _host_failure(samples: FleetSamples) -> None:
     """A host fails: five VMs go down with events that are first seen Started; one stays down for fifty minutes."""
-    for number, vm in enumerate(scene.share(5 / len(scene.vms), skip=3)):
-        scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 25)
-        scene[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))
+    for number, vm in enumerate(samples.share(5 / len(samples.vms), skip=3)):
+        samples[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 25)
+        samples[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))
 
 
-def _still(scene: Scene) -> None:
+def _pause(samples: FleetSamples) -> None:
     """One VM pauses for 20 s without an event."""
     name = 'observed_interruption_seconds_sum{kind="clock_step",attributed="false"}'
-    scene[scene.vms[11]].put(name, WARM + 20, scene.minutes, 20)
+    samples[samples.vms[11]].put(name, WARM + 20, samples.minutes, 20)
 
 
-def _rollout(scene: Scene) -> None:
+def _rollout(samples: FleetSamples) -> None:
     """A new version is rolled out within an hour; each exporter is down for a minute."""
-    for number, vm in enumerate(scene.vms):
-        at = WARM + number * 60 // len(scene.vms)
-        scene[vm].series[f'{PREFIX}build_info{{version="1.1.0"}}'][at:] = [None] * (scene.minutes - at)
-        scene[vm].put('build_info{version="1.2.0"}', at + 1, scene.minutes, 1)
-        scene[vm].away(at, at + 1)
+    for number, vm in enumerate(samples.vms):
+        at = WARM + number * 60 // len(samples.vms)
+        samples[vm].series[f'{PREFIX}build_info{{version="1.1.0"}}'][at:] = [None] * (samples.minutes - at)
+        samples[vm].put('build_info{version="1.2.0"}', at + 1, samples.minutes, 1)
+        samples[vm].away(at, at + 1)
 
 
-def _job_gone(scene: Scene) -> None:
+def _job_gone(samples: FleetSamples) -> None:
     """Service discovery finds nothing for forty minutes."""
-    for vm in scene.vms:
-        scene[vm].away(WARM, WARM + 40, listed=False)
+    for vm in samples.vms:
+        samples[vm].away(WARM, WARM + 40, listed=False)
 
 
-def _destination(scene: Scene) -> None:
+def _destination(samples: FleetSamples) -> None:
     """A destination rejects everything for two hours; every four minutes one more VM has records for it."""
-    for number, vm in enumerate(scene.vms[:30]):
+    for number, vm in enumerate(samples.vms[:30]):
         at = WARM + 4 * number
-        scene[vm].put('outbox_records{destination="event_hubs"}', 0, scene.minutes, 0)
-        scene[vm].put('outbox_records{destination="event_hubs"}', at, WARM + 120, 2)
-        scene[vm].put('outbox_oldest_record_timestamp_seconds{destination="event_hubs"}', at, WARM + 120, 60.0 * at)
+        samples[vm].put('outbox_records{destination="event_hubs"}', 0, samples.minutes, 0)
+        samples[vm].put('outbox_records{destination="event_hubs"}', at, WARM + 120, 2)
+        samples[vm].put('outbox_oldest_record_timestamp_seconds{destination="event_hubs"}', at, WARM + 120, 60.0 * at)
 
 
-STORIES: Final = (
-    Story("an hour without events", 30, 30, _calm),
-    Story("autoscale deletes a tenth of the fleet", 75, 30, _autoscale),
-    Story("autoscale empties a scale set, approved early", 55, 10, _early_autoscale),
-    Story("6 live migrations (100 a day)", 120, 500, _migrations, few=True),
-    Story("4 Spot VMs are evicted", 45, 20, _spot, few=True),
-    Story("30 users restart a VM, one VM stays down", 100, 4, _user, few=True),
-    Story("an agent rollout within an hour", 85, 2, _rollout),
-    Story("half of a Spot scale set is evicted", 85, 1, _spot_wave, "add capacity", 360),
-    Story("a wave restarts 200 VMs, 20 every 15 min", 190, 1, _wave, "check capacity", 360),
-    Story("a wave redeploys one scale set", 120, 2, _set_wave, "check capacity", 360),
-    Story("the metadata service of a region fails for 20 min", 50, 1, _outage, "wait, or fix it"),
-    Story("a scale set is unreachable for 30 min", 55, 1, _partition, "fix the network"),
-    Story("one VM gets no data for 30 min", 50, 3, _one_blind, "fix the VM", few=True),
-    Story("one exporter is down for 40 min", 60, 4, _one_down, "start it", few=True),
-    Story("hardware failure is predicted", 60, 1, _predicted, "redeploy", few=True),
-    Story("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM", few=True),
-    Story("a VM pauses for 20 s", 50, 3, _still, "investigate", few=True),
-    Story("the job has no targets for 40 min", 65, 1, _job_gone, "fix service discovery"),
-    Story("a destination rejects all records for two hours", 140, 1, _destination, "fix it", few=True),
+SCENARIOS: Final = (
+    Scenario("an hour without events", 30, 30, _no_events),
+    Scenario("autoscale deletes a tenth of the fleet", 75, 30, _autoscale),
+    Scenario("autoscale empties a scale set, approved early", 55, 10, _early_autoscale),
+    Scenario("6 live migrations (100 a day)", 120, 500, _migrations, few=True),
+    Scenario("4 Spot VMs are evicted", 45, 20, _spot, few=True),
+    Scenario("30 users restart a VM, one VM stays down", 100, 4, _user, few=True),
+    Scenario("an agent rollout within an hour", 85, 2, _rollout),
+    Scenario("half of a Spot scale set is evicted", 85, 1, _spot_wave, "add capacity", 360),
+    Scenario("a wave restarts 200 VMs, 20 every 15 min", 190, 1, _wave, "check capacity", 360),
+    Scenario("a wave redeploys one scale set", 120, 2, _set_wave, "check capacity", 360),
+    Scenario("the metadata service of a region fails for 20 min", 50, 1, _outage, "wait, or fix it"),
+    Scenario("a scale set is unreachable for 30 min", 55, 1, _partition, "fix the network"),
+    Scenario("one VM gets no data for 30 min", 50, 3, _one_without_data, "fix the VM", few=True),
+    Scenario("one exporter is down for 40 min", 60, 4, _one_down, "start it", few=True),
+    Scenario("hardware failure is predicted", 60, 1, _predicted, "redeploy", few=True),
+    Scenario("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM", few=True),
+    Scenario("a VM pauses for 20 s", 50, 3, _pause, "investigate", few=True),
+    Scenario("the job has no targets for 40 min", 65, 1, _job_gone, "fix service discovery"),
+    Scenario("a destination rejects all records for two hours", 140, 1, _destination, "fix it", few=True),
 )

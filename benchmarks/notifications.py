@@ -29,7 +29,7 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from benchmarks.fleet_month import STORIES, Scene, Story, fleet
+from benchmarks.fleet_month import SCENARIOS, FleetSamples, Scenario, fleet
 from benchmarks.promtool import unbound
 from tests.support.machine import Missing
 from tests.support.peers import Webhook, alertmanager_of, need, until
@@ -71,7 +71,7 @@ class Change:
 class Outcome:
     """The result of one scenario: alerts by name, and notifications by receiver and state."""
 
-    story: Story
+    scenario: Scenario
     vms: int
     alerts: Counter[str]
     notifications: Counter[tuple[str, str]]
@@ -102,12 +102,12 @@ def engine() -> Engine:
         return Engine(Path(need("promtool")), COPIES)
 
 
-def changes(story: Story, size: int, by: Engine) -> list[Change]:
-    """What fires in a story of `size` VMs, by the rules and Prometheus' own engine. Where each VM stands for several,
-    the least number of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
+def changes(scenario: Scenario, size: int, by: Engine) -> list[Change]:
+    """Return what fires in a scenario of `size` VMs. If each VM represents several, the rules' minimum numbers of VMs are
+    divided by that number, and each alert about a VM is repeated."""
     copies = by.copies
-    scene = Scene(fleet(size // copies), story.minutes)
-    story.apply(scene)
+    samples = FleetSamples(fleet(size // copies), scenario.minutes)
+    scenario.apply(samples)
     with tempfile.TemporaryDirectory() as name:
         path, rules = Path(name) / "test.yml", Path(name) / "rules.yml"
         least = {f">= {count}\n": f">= {-(-count // copies)}\n" for count in (3, 5)}
@@ -115,12 +115,12 @@ def changes(story: Story, size: int, by: Engine) -> list[Change]:
         rules.write_text(re.sub(r">= [35]\n", lambda found: least[found[0]], text), encoding="utf-8")
         with path.open("w", encoding="utf-8") as file:
             file.write(f"rule_files: ['{rules}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n")
-            for series, values in scene.series():
+            for series, values in samples.series():
                 file.write(f"  - {{series: '{series}', values: '{values}'}}\n")
             file.write("  promql_expr_test:\n")
             firing = 'ALERTS{alertstate="firing"}'
             before = f"({firing} offset 1m)"
-            for minute in range(story.minutes):
+            for minute in range(scenario.minutes):
                 for word, asked in (("begins", f"{firing} unless {before}"), ("ends", f"{before} unless {firing}")):
                     expr = f'label_replace({asked}, "edge", "{word}", "", "")'
                     file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
@@ -192,7 +192,7 @@ def _post(client: httpx.Client, alerts: Sequence[Alert], since: dict[Alert, date
 
 
 def play(
-    story: Story, timeline: Sequence[Change], factor: float, folder: Path
+    scenario: Scenario, timeline: Sequence[Change], factor: float, folder: Path
 ) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     """Send the changes of a scenario to an Alertmanager, `factor` times as fast. Return alerts and notifications."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
@@ -211,7 +211,7 @@ def play(
             _post(client, change.begins, since, over=False)
             _post(client, change.ends, since, over=True)
         if timeline:
-            time.sleep(max(0.0, start + (story.minutes + story.tail - first) * minute - time.monotonic()))
+            time.sleep(max(0.0, start + (scenario.minutes + scenario.tail - first) * minute - time.monotonic()))
             _post(client, list(since), since, over=True)
             time.sleep(SETTLE * minute)
         notifications = Counter((body["receiver"], body["status"]) for body in list(hook.received))
@@ -219,16 +219,16 @@ def play(
     return names, notifications
 
 
-def outcome_of(story: Story, size: int, timeline: Future[list[Change]], factor: float) -> Outcome:
+def outcome_of(scenario: Scenario, size: int, timeline: Future[list[Change]], factor: float) -> Outcome:
     """Play a scenario as soon as its alerts are known."""
     with tempfile.TemporaryDirectory() as name:
-        found = Outcome(story, size, *play(story, timeline.result(), factor, Path(name)))
-    print(f"{story.name}: {size:,} VMs, {dict(found.alerts)} -> {dict(found.notifications)}", flush=True)
+        found = Outcome(scenario, size, *play(scenario, timeline.result(), factor, Path(name)))
+    print(f"{scenario.name}: {size:,} VMs, {dict(found.alerts)} -> {dict(found.notifications)}", flush=True)
     return found
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The notifications of each story, and of a day of the month, in Markdown."""
+    """Return the notifications of each scenario, of the month, and of a day as a Markdown table."""
     lines = [
         "|Scenario|VMs|Times|Alerts|Messages|Pages|Action|",
         "|---|--:|--:|--:|--:|--:|---|",
@@ -236,11 +236,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
     messages = pages = 0
     for each in outcomes:
         quiet, loud = each.count(on_call=False), each.count(on_call=True)
-        messages += quiet * each.story.times
-        pages += loud * each.story.times
+        messages += quiet * each.scenario.times
+        pages += loud * each.scenario.times
         alerts = sum(each.alerts.values())
         lines.append(
-            f"|{each.story.name}|{each.vms:,}|{each.story.times}|{alerts:,}|{quiet}|{loud}|{each.story.must or 'none'}|"
+            f"|{each.scenario.name}|{each.vms:,}|{each.scenario.times}|{alerts:,}|{quiet}|{loud}|"
+            f"{each.scenario.must or 'none'}|"
         )
     lines.append(f"|**30 days**||||**{messages}**|**{pages}**||")
     lines.append(f"|**One day**||||**{messages / 30:.2f}**|**{pages / 30:.2f}**||")
@@ -255,15 +256,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="scenarios whose name matches this")
     options = parser.parse_args()
     by = engine()
-    stories = [story for story in STORIES if re.search(options.only, story.name)]
+    scenarios = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
     # An engine uses a core; waiting for an Alertmanager uses none.
-    with ThreadPoolExecutor(2) as engines, ThreadPoolExecutor(len(stories)) as clocks:
+    with ThreadPoolExecutor(2) as engines, ThreadPoolExecutor(len(scenarios)) as clocks:
         outcomes = {}
-        for story in sorted(stories, key=lambda story: (story.few, -story.minutes - story.tail)):
-            size = min(options.vms, FEW * by.copies) if story.few else options.vms
-            timeline = engines.submit(changes, story, size, by)
-            outcomes[story] = clocks.submit(outcome_of, story, size, timeline, options.factor)
-        found = [outcomes[story].result() for story in stories]
+        for scenario in sorted(scenarios, key=lambda scenario: (scenario.few, -scenario.minutes - scenario.tail)):
+            size = min(options.vms, FEW * by.copies) if scenario.few else options.vms
+            timeline = engines.submit(changes, scenario, size, by)
+            outcomes[scenario] = clocks.submit(outcome_of, scenario, size, timeline, options.factor)
+        found = [outcomes[scenario].result() for scenario in scenarios]
     print(f"\neach VM represents {by.copies}, time {options.factor:g} times as fast\n\n{table(found)}")
 
 

@@ -1,15 +1,15 @@
-"""Time that the dashboards' panels take on a real Prometheus with 10,000 VMs: `python -m benchmarks.panels`.
+"""How long the dashboards' panels take on a real Prometheus at 10,000 VMs: `python -m benchmarks.panels`.
 
     python -m benchmarks.panels [--vms 10000] [--rounds 5]
 
-Every seventh VM has an event, and one in seventy has no data. Each VM has two scrapes of the series that rules and
-panels read, as a real agent exposes them. There are also six hours of the counts that the rules record each minute, and
-seven days of the series that they record on changes. First, Prometheus evaluates alerts/rules.yml. Then, without rules,
-it runs every query of every panel as Grafana does: the fleet board for all VMs and for one owner, the VM board for one
-VM. The time of a panel is the sum of its queries.
+Every seventh VM has an event, one in seventy has no current data. Each VM has two scrapes of the series that rules and
+panels read, as from a real agent in that state. Before them are six hours of the series that the rules record each
+minute, and seven days of those that they record for events. First Prometheus evaluates alerts/rules.yml. Then, without
+rules, it evaluates every query of every panel as Grafana sends it: those of the fleet board for all VMs and for the VMs
+of one owner, those of the VM board for one VM. The time of a panel is the sum of its queries.
 
-The benchmark also prints the time of some panels without recording rules. The exit code is 1 if a panel takes more than
-a second. A busy machine takes longer, so the load is printed.
+It also prints the time of some panels without recording rules. Exit code 1: a panel takes more than a second. A busy
+machine takes longer; its load is printed.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _NAMES: Final = re.compile(r"(?<![:\w])(?:azure_scheduled_events_\w+|up)(?![:\w]
 """The scraped metrics in a query."""
 OWNER: Final = {"tag_owner": "shop"}
 WITHOUT_RULES: Final = {
-    "VMs with an event over time: VMs without data": f"count({chosen(FLEET_SIGHT)} > 0)",
-    "Records late, rejected, or dropped: dropped in six hours": (
+    "VMs with an event over time: VMs without current data": f"count({chosen(FLEET_SIGHT)} > 0)",
+    "Records late, rejected, or lost: lost in six hours": (
         "topk(50, sum by (job, instance, destination) (increase("
         'azure_scheduled_events_destination_records_dropped_total{job=~"$job"}[$__range])) > 0)'
     ),
-    "any curve that joins the group labels": f"count({FLEET_GROUP})",
+    "any curve that joins what VMs are chosen by": f"count({FLEET_GROUP})",
 }
 
 
@@ -78,8 +78,11 @@ class Times:
 
 
 def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
-    """Yield the samples of recording rules: counts of VMs by state and event each minute for six hours, and one event
-    of every second VM within seven days, every tenth with an observed interruption."""
+    """Yield recorded series.
+
+    They are counts by data state and event each minute for six hours, and in seven days a start and an end of every
+    second VM, one in ten of them with an observed interruption.
+    """
     seen, on = Counter[str](), Counter[str]()
     for number in range(size):
         where = {"job": "fleet", **fleet_labels(number)}

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.fleet_month import STORIES, Story
+from benchmarks.fleet_month import SCENARIOS, Scenario
 from benchmarks.notifications import Change, play
 from tests.support.documentation import ROOT, blocks
 from tests.support.peers import need
@@ -158,8 +158,8 @@ def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
     for alert in (muting, muted):
         name = f"AzureScheduledEvents{alert['alertname']}"
         begins.append(frozenset({**alert, "alertname": name, "severity": SEVERITY[name]}.items()))
-    story = Story("two alerts", 3, 1, lambda _: None)
-    _, heard = play(story, [Change(0.0, begins, [])], 480.0, tmp_path)
+    scenario = Scenario("two alerts", 3, 1, lambda _: None)
+    _, heard = play(scenario, [Change(0.0, begins, [])], 480.0, tmp_path)
     assert {receiver: count for (receiver, state), count in heard.items() if state == "firing"} == told
 
 
@@ -176,7 +176,7 @@ def test_the_next_wave_notifies_while_the_first_continues(
     wave = {"alertname": name, "severity": SEVERITY[name], "scope": "scale set", **SET, **owner}
     begins = [[frozenset(wave.items())], [frozenset({**wave, **other}.items())]]
     changes = [Change(0.0, begins[0], []), Change(30.0, begins[1], [])]
-    _, heard = play(Story("two waves", 40, 1, lambda _: None), changes, 480.0, tmp_path)
+    _, heard = play(Scenario("two waves", 40, 1, lambda _: None), changes, 480.0, tmp_path)
     assert {receiver: count for (receiver, state), count in heard.items() if state == "firing"} == {
         "shop" if owner else "operators": 2
     }
@@ -240,15 +240,15 @@ def test_the_table_of_a_month_has_its_scenarios_and_their_sums() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     section = text.partition("## Notifications in a month\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
-    stories = [row for row in rows[2:] if not row[0].startswith("**")]
-    told = [(name, int(times), must) for name, _, times, _, _, _, must in stories]
-    assert told == [(story.name, story.times, story.must or "none") for story in STORIES]
-    messages, pages = (sum(int(row[2]) * int(row[column]) for row in stories) for column in (4, 5))
+    scenarios = [row for row in rows[2:] if not row[0].startswith("**")]
+    told = [(name, int(times), must) for name, _, times, _, _, _, must in scenarios]
+    assert told == [(scenario.name, scenario.times, scenario.must or "none") for scenario in SCENARIOS]
+    messages, pages = (sum(int(row[2]) * int(row[column]) for row in scenarios) for column in (4, 5))
     sums = [[cell.strip("*") for cell in row if cell.startswith("**")] for row in rows[-2:]]
     assert sums == [
         ["30 days", str(messages), str(pages)],
         ["One day", f"{messages / 30:.2f}", f"{pages / 30:.2f}"],
     ]
     assert f"**{messages} messages and {pages} pages**" in PAGE.read_text(encoding="utf-8")
-    idle = [row[0] for row in stories if row[6] == "none" and row[4:6] != ["0", "0"]]
+    idle = [row[0] for row in scenarios if row[6] == "none" and row[4:6] != ["0", "0"]]
     assert not idle, "a message that needs no action"

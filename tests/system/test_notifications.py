@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.fleet_month import STORIES, Story, written
+from benchmarks.fleet_month import SCENARIOS, Scenario, written
 from benchmarks.notifications import Engine, changes, play
 from tests.support.peers import need
 
@@ -17,15 +17,15 @@ FACTOR: Final = 480.0
 pytestmark = pytest.mark.peer("alertmanager")
 
 
-def _story(words: str) -> Story:
-    (story,) = (story for story in STORIES if words in story.name)
-    return story
+def _scenario(words: str) -> Scenario:
+    (scenario,) = (scenario for scenario in SCENARIOS if words in scenario.name)
+    return scenario
 
 
 @pytest.mark.parametrize("words", ["autoscale deletes", pytest.param("approved early", marks=pytest.mark.nightly)])
 def test_events_that_need_no_action_raise_no_alert(words: str) -> None:
     """A tenth of the fleet is deleted, early or in time, its targets down or away afterwards: nothing fires at all."""
-    assert changes(_story(words), VMS, Engine(Path(need("promtool")))) == []
+    assert changes(_scenario(words), VMS, Engine(Path(need("promtool")))) == []
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_many_alerts_are_one_notification_or_none(
     words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path
 ) -> None:
     """An outage of the metadata service notifies each receiver once; a few evictions notify no one."""
-    story = _story(words)
-    begun, notifications = play(story, changes(story, VMS, Engine(Path(need("promtool")))), FACTOR, tmp_path)
+    scenario = _scenario(words)
+    begun, notifications = play(scenario, changes(scenario, VMS, Engine(Path(need("promtool")))), FACTOR, tmp_path)
     assert begun.total() >= alerts
     assert dict(notifications) == told
 
