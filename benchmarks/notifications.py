@@ -103,8 +103,8 @@ def engine() -> Engine:
 
 
 def changes(scenario: Scenario, size: int, by: Engine) -> list[Change]:
-    """Return what fires in a scenario of `size` VMs. If each VM represents several, the rules' minimum numbers of VMs are
-    divided by that number, and each alert about a VM is repeated."""
+    """Return what fires in a scenario of `size` VMs. If each VM represents several, the rules' minimum numbers of VMs
+    are divided by that number, and each alert about a VM is repeated."""
     copies = by.copies
     samples = FleetSamples(fleet(size // copies), scenario.minutes)
     scenario.apply(samples)
