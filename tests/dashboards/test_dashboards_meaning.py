@@ -381,7 +381,7 @@ ALERTS: Final[dict[str, set[str]]] = {
     "down": {"VMDidNotReturn"},
     "wrong": {
         *("MaintenanceScheduled", "MaintenanceStuck", "SpotPreemption"),
-        *("HardwareFailurePredicted", "UserActionWaiting", "ApprovedBySomebodyElse", "ApprovalOutdated"),
+        *("HardwareFailurePredicted", "UserActionWaiting", "ApprovedExternally", "ApprovalOutdated"),
         *("ApprovalFailing", "UnknownValuesSeen", "CertificateExpiring", "WebConfigReloadFailing"),
         *("DestinationParked", "OutboxAlmostFull"),
     },
@@ -408,7 +408,7 @@ def test_the_alerts_of_a_story(lived: World, story: str) -> None:
 def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
     """One alert, about the one event that was started from elsewhere, among others of its type that were not."""
     active = lived.active
-    name = "AzureScheduledEventsApprovedBySomebodyElse"
+    name = "AzureScheduledEventsApprovedExternally"
     accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
     assert accused == {id_of("stolen")}
     starts = lived.now('azure_scheduled_events_event_started_by{job="led"}')

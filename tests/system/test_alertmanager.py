@@ -99,7 +99,7 @@ def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict
     assert not both or any(label == "scope" for label, _, _ in _matchers(rule, "target"))
 
 
-@pytest.mark.parametrize("alert", ["FleetDown", "FleetBlind", "MaintenanceWave", "EvictionWave"])
+@pytest.mark.parametrize("alert", ["FleetDown", "FleetDataStale", "MaintenanceWave", "EvictionWave"])
 def test_an_owner_hears_of_a_subscription_what_mutes_the_alerts_of_his_vms(alert: str) -> None:
     """An alert of a subscription has no owner's tag: it reaches the owners with a route, and the operators."""
     name = f"AzureScheduledEvents{alert}"
