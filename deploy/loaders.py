@@ -1,11 +1,11 @@
-"""The alerts for other loaders than Prometheus' own, made of the one `alerts/rules.yml`: `python -m deploy.loaders`.
+"""Generate the alert files for other loaders from `alerts/rules.yml`: `python -m deploy.loaders`.
 
 `alerts/prometheusrule.yaml` is for the Prometheus Operator, `alerts/azure-monitor.json` an ARM template for Azure's
-managed Prometheus. Both hold every rule, in the same groups and the same order.
+managed Prometheus. Both contain every rule, in the same groups and the same order.
 
-What Azure takes comes from Microsoft's reference of `Microsoft.AlertsManagement/prometheusRuleGroups` (API 2023-03-01),
-the limits of a rule group from its "Azure Monitor service limits", the lengths from the schema that its own converter
-(Azure/prometheus-collector, az-prom-rules-converter) validates with. `tests/project/test_loaders.py` holds them.
+What Azure accepts is defined by Microsoft's reference of `Microsoft.AlertsManagement/prometheusRuleGroups` (API 2023-03-01),
+the limits of a rule group by its "Azure Monitor service limits", and the lengths by the schema of its converter
+(Azure/prometheus-collector, az-prom-rules-converter). `tests/project/test_loaders.py` checks them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ALERTS: Final = Path(__file__).parents[1] / "alerts"
 NAME: Final = "azure-scheduled-events-exporter"
 
 SEVERITIES: Final = {"critical": 0, "warning": 2, "info": 3}
-"""What a rule's label `severity` is at Azure Monitor (0 critical, 1 error, 2 warning, 3 informational, 4 verbose)."""
+"""Azure Monitor's number for the label `severity` (0 critical, 1 error, 2 warning, 3 informational, 4 verbose)."""
 
 DEFAULT_INTERVAL: Final = "1m"
-"""Of a group that names none: Prometheus' default, Azure's default, and the shortest that Azure takes."""
+"""Interval of a group without one: the default of Prometheus and Azure, and the shortest that Azure accepts."""
 TIME_TO_RESOLVE: Final = "PT5M"
-"""How long an alert of Azure must have been over before it is resolved (its default; 1 to 15 minutes)."""
+"""How long an alert must have stopped firing before Azure resolves it (its default; 1 to 15 minutes)."""
 
 _UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 _PART: Final = re.compile(r"(\d+)([wdhms])")
@@ -39,18 +39,18 @@ _PARAMETERS: Final = {
     "location": {
         "type": "string",
         "defaultValue": "[resourceGroup().location]",
-        "metadata": {"description": "Region of the rule groups: that of the workspace."},
+        "metadata": {"description": "Region of the rule groups, which is the region of the workspace."},
     },
     "clusterResourceId": {
         "type": "string",
         "defaultValue": "",
-        "metadata": {"description": "Resource id of an AKS or Arc cluster: the rules then read its metrics alone."},
+        "metadata": {"description": "Resource id of an AKS or Arc cluster: the rules then read only its metrics."},
     },
     "clusterName": {
         "type": "string",
         "defaultValue": "",
         "metadata": {
-            "description": "Value of the label cluster of that cluster's metrics; also ends the rule groups' names."
+            "description": "Value of the label cluster in the metrics of that cluster; also the suffix of the rule groups' names."
         },
     },
     "actionGroupResourceIds": {
@@ -78,28 +78,28 @@ _VARIABLES: Final = {
 
 
 def seconds(duration: str) -> int:
-    """The seconds of a duration as Prometheus writes it, such as 1h30m. Raises ValueError for any other text."""
+    """Return the seconds of a duration in Prometheus' format, such as 1h30m. Raise ValueError for any other text."""
     parts = _PART.findall(duration)
     if not parts or "".join(count + unit for count, unit in parts) != duration:
-        raise ValueError(f"{duration!r} is no duration of whole seconds")
+        raise ValueError(f"{duration!r} is not a duration in whole seconds")
     return sum(int(count) * _UNITS[unit] for count, unit in parts)
 
 
 def iso_duration(duration: str) -> str:
-    """A duration of Prometheus' as ISO 8601 writes it, in hours, minutes and seconds: 90m becomes PT1H30M."""
+    """Return a Prometheus duration in ISO 8601 format, with hours, minutes, and seconds: 90m becomes PT1H30M."""
     hours, rest = divmod(seconds(duration), 3600)
     parts = zip((hours, *divmod(rest, 60)), "HMS", strict=True)
     return "PT" + ("".join(f"{count}{unit}" for count, unit in parts if count) or "0S")
 
 
 def prometheus_rule(rules: str) -> str:
-    """The Prometheus Operator's object of a rule file's text. Comments stay behind."""
+    """Return the PrometheusRule object for the text of a rule file, without its comments."""
     lines = [line for line in rules.splitlines() if not line.lstrip().startswith("#")]
     spec = "\n".join(f"  {line}".rstrip() for line in lines)
     spec = re.sub(r"\n{2,}", "\n", spec)
     return f"""\
-# Made of rules.yml by `make generate`; why each rule is as it is stands there. A Prometheus loads this object when its
-# ruleSelector takes the object's labels and its ruleNamespaceSelector the namespace that it is put into.
+# Generated from rules.yml by `make generate`; rules.yml contains the comments. Prometheus loads this object if its
+# ruleSelector matches the labels of the object, and its ruleNamespaceSelector matches the namespace.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -112,12 +112,14 @@ spec:
 
 
 def azure_monitor(rules: str) -> str:
-    """An ARM template with one rule group for each group of a rule file's text. Raises ValueError for what ARM would
-    take for an expression of its own, KeyError for a severity that Azure has no word for."""
+    """Return an ARM template with one rule group for each group in the text of a rule file.
+
+    Raise ValueError for a text that ARM would evaluate as an expression, KeyError for a severity unknown to Azure.
+    """
     template = {
         "$schema": _SCHEMA,
         "contentVersion": "1.0.0.0",
-        "metadata": {"description": "Made of rules.yml by `make generate`; why each rule is as it is stands there."},
+        "metadata": {"description": "Generated from rules.yml by `make generate`; rules.yml contains the comments."},
         "parameters": _PARAMETERS,
         "variables": _VARIABLES,
         "resources": [_azure_group(group) for group in yaml.safe_load(rules)["groups"]],
@@ -160,15 +162,15 @@ def _azure_rule(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """The text without the line end that YAML's block style leaves, as ARM takes it as it stands."""
+    """Return the text without the trailing line end of YAML's block style. ARM doesn't evaluate the result."""
     text = text.rstrip("\n")
     if text.startswith("["):
-        raise ValueError(f"ARM would read an expression of its own: {text}")
+        raise ValueError(f"ARM would evaluate this text as an expression: {text}")
     return text
 
 
 MADE: Final = {ALERTS / "prometheusrule.yaml": prometheus_rule, ALERTS / "azure-monitor.json": azure_monitor}
-"""Each file that is made of `rules.yml`, and what makes its text of that file's text."""
+"""Each file that is generated from `rules.yml`, and the function that returns its text."""
 
 
 def main() -> None:
