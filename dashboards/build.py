@@ -1,4 +1,4 @@
-"""Writes the dashboards: `python -m dashboards.build`. The JSON is committed; a test builds it again and compares."""
+"""Write the dashboards: `python -m dashboards.build`. The JSON is committed; a test builds it again and compares."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SNIPPET: Final = "snippets/annotations.json"
 
 
 def rendered(board: Dashboard) -> str:
-    """The file's text: the classic model, without an id, so that it imports by hand, by file and by the API alike."""
+    """Return the text of the file: the classic model without an id, for import by hand, by file, and by the API."""
     return _written(board.build(), id=None, schemaVersion=SCHEMA, version=1)
 
 
 def rendered_snippet() -> str:
-    """The text of the file with the marks for other dashboards."""
+    """Return the text of the file with the annotations for other dashboards."""
     return _written(marks.snippet())
 
 
@@ -33,7 +33,7 @@ def _written(model: Any, **fields: Any) -> str:
 
 
 def _forget_what_came_later(document: dict[str, Any]) -> None:
-    """Take away what the SDK sets by itself and LEAST does not know; the first would hide the links in a menu."""
+    """Remove fields that the SDK sets and `LEAST` doesn't know; the first would move the links into a menu."""
     for part in (*document.get("links", ()), *document["annotations"]["list"]):
         part.pop("placement", None)
     for variable in document.get("templating", {}).get("list", ()):
@@ -46,7 +46,7 @@ def _forget_what_came_later(document: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Write every board beside this file, and the snippet below it."""
+    """Write every board to the directory of this file, and the snippet to a subdirectory."""
     for name, board in BOARDS.items():
         (HERE / name).write_text(rendered(board), encoding="utf-8")
     (HERE / SNIPPET).write_text(rendered_snippet(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Panels and boards by the builders of Grafana's SDK: each function sets what all of its kind have with us."""
+"""Panels and boards with the builders of Grafana's SDK: each function sets what all panels of its type share."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ P = TypeVar("P", stat.Panel, rows.Panel, timeseries.Panel, statetimeline.Panel, 
 # -- a panel
 
 
-class Told(TypedDict, total=False):
-    """What every kind of panel is told: `no_value` is its text for no data, `mappings` are words in place of values,
-    and `interval` is the least time between two points of a curve, as Grafana writes it (`1h`)."""
+class PanelOptions(TypedDict, total=False):
+    """Options of every panel type.
+
+    `no_value` is the text for no data, `mappings` are texts instead of values, and `interval` is the minimum time
+    between two points of a graph in Grafana's format (`1h`).
+    """
 
     title: Required[str]
     description: Required[str]
@@ -42,22 +45,22 @@ class Told(TypedDict, total=False):
 
 
 def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
-    """One query of a panel. `legend` names the series, or the column of a table."""
+    """Return one query of a panel. `legend` names the series, or the column of a table."""
     return prometheus.Dataquery().datasource(SOURCE).expr(expr).legend_format(legend)
 
 
-def figure(*, solid: bool = True, **told: Unpack[Told]) -> stat.Panel:
-    """One big number or word per query, for now. `solid` colours the background instead of the value."""
-    drawn = _common(stat.Panel(), told, instant=True)
+def figure(*, solid: bool = True, **options: Unpack[PanelOptions]) -> stat.Panel:
+    """Return a panel with one big number or text per query, for now. `solid` colours the background, not the value."""
+    drawn = _common(stat.Panel(), options, instant=True)
     drawn = drawn.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     drawn = drawn.graph_mode(words.BigValueGraphMode.NONE).justify_mode(words.BigValueJustifyMode.CENTER)
     mode = words.BigValueColorMode.BACKGROUND_SOLID if solid else words.BigValueColorMode.VALUE
     return drawn.color_mode(mode).color_scheme(_by_thresholds()).text_mode(words.BigValueTextMode.AUTO)
 
 
-def bars(**told: Unpack[Told]) -> bargauge.Panel:
-    """One bar per query or series, for now or for the whole range."""
-    drawn = _common(bargauge.Panel(), told, instant=True)
+def bars(**options: Unpack[PanelOptions]) -> bargauge.Panel:
+    """Return a panel with one bar per query or series, for now or for the whole range."""
+    drawn = _common(bargauge.Panel(), options, instant=True)
     drawn = drawn.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)).min(0)
     drawn = drawn.orientation(words.VizOrientation.HORIZONTAL).display_mode(words.BarGaugeDisplayMode.BASIC)
     drawn = drawn.name_placement(words.BarGaugeNamePlacement.TOP)
@@ -65,15 +68,19 @@ def bars(**told: Unpack[Told]) -> bargauge.Panel:
 
 
 def curves(
-    *, stacked: bool = False, points: bool = False, colours: Mapping[str, str] | None = None, **told: Unpack[Told]
+    *,
+    stacked: bool = False,
+    points: bool = False,
+    colours: Mapping[str, str] | None = None,
+    **options: Unpack[PanelOptions],
 ) -> timeseries.Panel:
-    """Series over time. `colours` are by the beginning of a series' name."""
-    drawn = _common(timeseries.Panel(), told, instant=False)
+    """Return a panel with series over time. The keys of `colours` are prefixes of series names."""
+    drawn = _common(timeseries.Panel(), options, instant=False)
     drawn = drawn.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC)).min(0)
     drawn = drawn.fill_opacity(30 if stacked else 10).line_width(2)
     drawn = drawn.draw_style(words.GraphDrawStyle.LINE)
     drawn = drawn.show_points(words.VisibilityMode.ALWAYS if points else words.VisibilityMode.AUTO)
-    if told.get("decimals") == 0:
+    if options.get("decimals") == 0:
         drawn = drawn.axis_soft_max(5)
     if stacked:
         drawn = drawn.stacking(common.StackingConfig().mode(words.StackingMode.NORMAL).group("A"))
@@ -86,21 +93,21 @@ def curves(
     return drawn
 
 
-def lanes(**told: Unpack[Told]) -> statetimeline.Panel:
-    """States over time, one lane per series."""
-    drawn = _common(statetimeline.Panel(), told, instant=False)
+def lanes(**options: Unpack[PanelOptions]) -> statetimeline.Panel:
+    """Return a panel with states over time, one lane per series."""
+    drawn = _common(statetimeline.Panel(), options, instant=False)
     legend = common.VizLegendOptions().show_legend(False).display_mode(words.LegendDisplayMode.LIST)
     drawn = drawn.legend(legend.placement(words.LegendPlacement.BOTTOM).calcs([]))
     drawn = drawn.show_value(words.VisibilityMode.AUTO).merge_values(True).row_height(0.8).fill_opacity(80)
     return drawn.color_scheme(_by_thresholds()).line_width(0)
 
 
-def table(*, columns: Sequence[Column], **told: Unpack[Told]) -> rows.Panel:
-    """Rows of the queries merged over their common labels, with these columns and no others, in this order."""
-    drawn = _common(rows.Panel(), told, instant=True, as_table=True)
+def table(*, columns: Sequence[Column], **options: Unpack[PanelOptions]) -> rows.Panel:
+    """Return a table of the queries, merged by their common labels, with only these columns, in this order."""
+    drawn = _common(rows.Panel(), options, instant=True, as_table=True)
     drawn = drawn.cell_height(words.TableCellHeight.SM).color_scheme(_by_thresholds())
     drawn = drawn.align(words.FieldTextAlignment.LEFT)
-    if len(told["queries"]) > 1:
+    if len(options["queries"]) > 1:
         drawn = drawn.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
     keep = {"include": {"names": [column.field for column in columns]}}
     drawn = drawn.with_transformation(model.DataTransformerConfig(id_val="filterFieldsByName", options=keep))
@@ -133,16 +140,17 @@ def _overrides(column: Column) -> list[model.DynamicConfigValue]:
     return [model.DynamicConfigValue(id_val=name, value=value) for name, value in values.items()]
 
 
-def _common(drawn: P, told: Told, *, instant: bool, as_table: bool = False) -> P:
-    """What every panel has: its words, its thresholds and its queries."""
-    drawn = drawn.title(told["title"]).description(told["description"]).datasource(SOURCE).no_value(told["no_value"])
-    drawn = drawn.unit(told.get("unit", "none")).thresholds(_thresholds(told.get("steps", ((None, GOOD),))))
-    drawn = drawn.mappings(list(told.get("mappings", ())))
-    if "decimals" in told:
-        drawn = drawn.decimals(told["decimals"])
-    if "interval" in told:
-        drawn = drawn.interval(told["interval"])
-    for number, asked in enumerate(told["queries"]):
+def _common(drawn: P, options: PanelOptions, *, instant: bool, as_table: bool = False) -> P:
+    """Set what every panel has: texts, thresholds, and queries."""
+    drawn = drawn.title(options["title"]).description(options["description"])
+    drawn = drawn.datasource(SOURCE).no_value(options["no_value"])
+    drawn = drawn.unit(options.get("unit", "none")).thresholds(_thresholds(options.get("steps", ((None, GOOD),))))
+    drawn = drawn.mappings(list(options.get("mappings", ())))
+    if "decimals" in options:
+        drawn = drawn.decimals(options["decimals"])
+    if "interval" in options:
+        drawn = drawn.interval(options["interval"])
+    for number, asked in enumerate(options["queries"]):
         target = asked.instant() if instant else asked.range()
         target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
         drawn = drawn.with_target(target.ref_id(chr(ord("A") + number)))
@@ -173,11 +181,11 @@ def board(
     annotations: Sequence[build.AnnotationQuery],
     sections: Mapping[str, Sequence[tuple[int, Sequence[tuple[int, AnyPanel]]]]],
 ) -> build.Dashboard:
-    """Grafana's dashboard. `refresh` and `since` are Grafana's words (`10s`, `now-6h`).
+    """Return a dashboard. `refresh` and `since` are in Grafana's format (`10s`, `now-6h`).
 
-    `of_instances` is whether it is about chosen instances, or about all VMs of what is chosen. `link` is the title and
-    the uid of another board, which is shown with the time range and what is chosen. Each section has a heading and rows
-    of a height, of panels with a width; the widths of a row are 24 together. They are numbered in reading order.
+    With `of_instances` it is about selected instances, otherwise about all VMs that the variables select. `link` is the
+    title and the uid of another board; the link keeps the time range and the variables. Each section has a heading and
+    rows, each with a height and panels with a width. The widths of a row add up to 24. Panel ids are in reading order.
     """
     drawn = build.Dashboard(title).uid(uid).description(description).tags([TAG])
     drawn = drawn.refresh(refresh).time(since, "now").timezone("browser").editable()
@@ -204,22 +212,24 @@ def board(
 
 
 def variables(*, of_instances: bool) -> list[build.QueryVariable]:
-    """What VMs are chosen by, each narrowed by those before it. "All" is whatever value, so that a VM which lacks a
-    tag, or is in no scale set, is among them."""
+    """Return the variables that select VMs; each narrows the next.
+
+    "All" matches any value and none, and so includes a VM without a tag or a scale set.
+    """
     drawn = [_variable("job", "azure_scheduled_events_up", "job", every=".+")]
     chosen = ['job=~"$job"']
     for name, label in CHOICES.items():
         drawn.append(_variable(name, f"azure_scheduled_events_vm_info{{{', '.join(chosen)}}}", label, every=".*"))
         chosen.append(f'{label}=~"${name}"')
     if of_instances:
-        # `up` has none of the labels: with "All" chosen it brings the VMs that do not know yet who they are.
+        # `up` has none of the labels: with "All" it adds the VMs whose name isn't known yet.
         families = '__name__=~"azure_scheduled_events_(up|vm_info)"'
         drawn.append(_variable("instance", f"{{{', '.join([families, *chosen])}}}", "instance", every=None))
     return drawn
 
 
 def _variable(name: str, series: str, label: str, *, every: str | None) -> build.QueryVariable:
-    """A choice among the values of a label. `every` is what "All" stands for; None: there is no "All"."""
+    """Return a variable for the values of a label. `every` is the regular expression of "All"; None: no "All"."""
     query = f"label_values({series}, {label})"
     drawn = build.QueryVariable(name).label(name.replace("_", " ")).datasource(SOURCE).definition(query).multi(True)
     drawn = drawn.query({"query": query, "refId": f"variable-{name}", "qryType": 1}).include_all(every is not None)
@@ -231,10 +241,10 @@ def _variable(name: str, series: str, label: str, *, every: str | None) -> build
 def annotation(
     name: str, colour: str, expr: str, text: str, *, value_is_time: bool = False, enabled: bool = True
 ) -> build.AnnotationQuery:
-    """Marks on every curve, from the start or once somebody asks for them (`enabled`).
+    """Return annotations on every graph, shown by default only if `enabled`.
 
-    With `value_is_time` at the moment that the value says, in milliseconds.
+    With `value_is_time` the value is the time of the annotation, in milliseconds.
     """
     drawn = build.AnnotationQuery().name(name).datasource(SOURCE).enable(enabled).icon_color(colour)
-    # `expr` and what else is the data source's own stands beside Grafana's fields.
+    # `expr` and other fields of the data source are on the same level as Grafana's fields.
     return drawn.expr(expr).title_format(name).text_format(text).step("60s").use_value_for_time(value_is_time)

@@ -1,5 +1,7 @@
-"""The board of many VMs, to be read from the top: what is on and who must act, what is coming, which VMs, and what
-became of it. Made for ten thousand: README.md says how long each panel takes."""
+"""The board of many VMs, from top to bottom: current state, alerts, scheduled events, VMs, history, and delivery.
+
+It is designed for ten thousand VMs; docs/benchmarks.md contains the duration of each panel.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from dashboards.panel import (
     MODE_WORDS,
     NEUTRAL,
     NO_RULES,
-    NOBODY,
+    NONE_CURRENT,
     PURPLE,
     SEEN_WORDS,
     SEVERITY_WORDS,
@@ -51,13 +53,13 @@ SHOW_VM: Final = (
 STANDALONE: Final = (word_for_nothing("no scale set"),)
 
 _WORTH: Final = 'severity!="info"'
-"""The alerts that ask something of somebody."""
+"""The alerts that send a notification."""
 
 # -- now
 
 ALL: Final = figure(
     title="VMs",
-    description="All VMs of what is chosen above, those that are down included.",
+    description="All selected VMs, including those that are down.",
     solid=False,
     queries=[query(ask.FLEET_ALL, "VMs")],
     no_value=NO_RULES,
@@ -66,34 +68,33 @@ ALL: Final = figure(
 )
 IN_MAINTENANCE: Final = figure(
     title="VMs in maintenance",
-    description="VMs with an event under way. Only VMs that are seen count.",
+    description="VMs with a started event. Only VMs with current data count.",
     queries=[query(ask.vms(fleet_events(IS_STARTED)), "in maintenance")],
-    no_value=NOBODY,
+    no_value=NONE_CURRENT,
     steps=ALARMING,
     decimals=0,
 )
 AHEAD: Final = figure(
     title="VMs scheduled",
-    description="VMs that a scheduled event names. Only VMs that are seen count.",
+    description="VMs that a scheduled event names. Only VMs with current data count.",
     queries=[query(ask.vms(fleet_events(IS_SCHEDULED)), "ahead")],
-    no_value=NOBODY,
+    no_value=NONE_CURRENT,
     steps=CAREFUL,
     decimals=0,
 )
 NEXT: Final = figure(
     title="Next start in",
-    description="Time until the earliest NotBefore of all.",
+    description="Time until the earliest NotBefore of all events.",
     queries=[query(ask.FLEET_NEXT, "next")],
-    no_value=NOBODY,
+    no_value=NONE_CURRENT,
     unit="dtdhms",
     steps=COUNTDOWN_STEPS,
     mappings=COUNTDOWN_WORDS,
 )
-BLIND: Final = figure(
-    title="Blind or down",
-    description="How many VMs nobody watches: the exporter does not answer, or the metadata service does not answer "
-    "it.",
-    queries=[query(ask.in_sight("[23]"), "blind")],
+UNWATCHED: Final = figure(
+    title="Stale or down",
+    description="Number of VMs without current data: the exporter is down, or the metadata service does not answer it.",
+    queries=[query(ask.in_sight("[23]"), "unwatched")],
     no_value=NO_RULES,
     steps=ALARMING,
     decimals=0,
@@ -106,8 +107,8 @@ _TROUBLED: Final = "\nor\n".join(
 )
 TROUBLED: Final = figure(
     title="Records late or lost",
-    description="VMs with a record that has waited for its destination for more than ten minutes, one that was refused "
-    "for good and is kept, or one that was lost in this range.",
+    description="VMs with a record that has waited for its destination for more than ten minutes, a parked record "
+    "that the destination rejected, or a record lost in this range.",
     queries=[query(f"count({_TROUBLED})\nor\n0 * {fleet_sights('[0-2]')}", "troubled")],
     no_value=NO_RULES,
     steps=ALARMING,
@@ -115,36 +116,36 @@ TROUBLED: Final = figure(
 )
 FIRING: Final = figure(
     title="Alerts firing",
-    description="Alerts that fire, but for those that only inform.",
+    description="Firing alerts, except those of severity info.",
     queries=[query(f"count({ask.alerts('firing', _WORTH)})\nor\n0 * {ask.FLEET_ALL}", "firing")],
     no_value=NO_RULES,
     steps=CAREFUL,
     decimals=0,
 )
 
-# -- who must act
+# -- alerts and missing data
 
 _BY_ALERT: Final = "alertname, severity"
 _PLACES: Final = "vmss_name, location, subscription_id"
-_BLIND: Final = fleet_sights("[23]", _PLACES)
+_UNWATCHED: Final = fleet_sights("[23]", _PLACES)
 _ANY_ALERT: Final = f"count({ask.alerts('firing|pending')})"
 _NO_ALERT: Final = worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_ALERT}))", alertname="none", severity="–")
 
 
 def _short(counted: str) -> str:
-    """The same without what the names of all alerts begin with."""
+    """Return the same samples without the common prefix of the alert names."""
     return f'label_replace({counted}, "alertname", "$1", "alertname", "AzureScheduledEvents(.+)")'
 
 
 _FIRING: Final = "\nor\n".join(
     f"count by ({_BY_ALERT}) ({ask.alerts('firing', severity)})" for severity in (_WORTH, 'severity="info"')
 )
-"""Those that ask something of somebody come first."""
+"""Alerts that send a notification come first."""
 
 ALERTS: Final = table(
     title="Alerts",
-    description="Alerts (AzureScheduledEvents…) of the chosen VMs, and those of a subscription, a scale set or a whole "
-    "job that these VMs may be of: how many fire and how many wait to see whether it stays.",
+    description="Firing and pending alerts (AzureScheduledEvents…) of the selected VMs, and those of a "
+    "subscription, a scale set, or a job that these VMs may belong to.",
     columns=[
         Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=300),
         Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
@@ -160,17 +161,17 @@ ALERTS: Final = table(
     steps=PURPLE,
 )
 PLACES: Final = table(
-    title="What is blind",
-    description="Scale sets, and VMs without one by their region, with VMs that nobody watches: how many, and how much "
-    "of the scale set. The twenty with most of them.",
+    title="Missing data, by scale set",
+    description="Scale sets, and regions of VMs without one, with VMs whose data is stale or whose exporter is "
+    "down: their number, and their share of the scale set. The twenty with the highest numbers.",
     columns=[
         Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
         Column("location", "Region", width=120),
-        Column("Value #A", "Blind or down", "none", width=115),
+        Column("Value #A", "Stale or down", "none", width=115),
         Column("Value #B", "Not known yet", "none", width=130),
         Column(
             "Value #C",
-            "Blind share",
+            "Share",
             "percentunit",
             steps=((None, "text"), (0.05, SOON), (0.5, BAD)),
             cell="color-text",
@@ -179,13 +180,13 @@ PLACES: Final = table(
         Column("subscription_id", "Subscription"),
     ],
     queries=[
-        query(f"topk(20, {_BLIND})"),
+        query(f"topk(20, {_UNWATCHED})"),
         query(f"topk(20, {fleet_sights('1', _PLACES)})"),
-        query(f"topk(20, {_BLIND}) / {fleet_sights(by=_PLACES)}"),
+        query(f"topk(20, {_UNWATCHED}) / {fleet_sights(by=_PLACES)}"),
         query(
             worded(
                 f"(0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN}))",
-                vmss_name="every VM is seen",
+                vmss_name="none: all data is current",
                 location="–",
                 subscription_id="–",
             )
@@ -195,7 +196,7 @@ PLACES: Final = table(
     steps=PURPLE,
 )
 
-# -- coming
+# -- scheduled
 
 _SCHEDULED: Final = fleet_events(IS_SCHEDULED)
 _GROUP: Final = "vmss_name, event_type, event_source"
@@ -214,9 +215,9 @@ def _between(low: int, high: int) -> str:
 
 
 GROUPS: Final = table(
-    title="What is coming, by scale set and type",
-    description="Scheduled events of all VMs: how many VMs they name, how many events there are, and when they may "
-    "start.",
+    title="Scheduled events, by scale set and type",
+    description="Scheduled events of all VMs: the number of VMs that they name, the number of events, and when "
+    "they can start.",
     columns=[
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=170),
         Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=240),
@@ -237,15 +238,15 @@ GROUPS: Final = table(
     steps=PURPLE,
 )
 WHEN: Final = bars(
-    title="When",
-    description="How many VMs have an event whose NotBefore falls into each span from now.",
+    title="Scheduled starts",
+    description="Number of VMs with an event whose NotBefore is in each period from now.",
     queries=[query(_between(low, high), text) for low, high, text in _SPANS],
-    no_value=NOBODY,
+    no_value=NONE_CURRENT,
     steps=CAREFUL,
     decimals=0,
 )
 
-# -- which VMs
+# -- VMs
 
 _EVENT_LABELS: Final = ("vm_name", "vmss_name", "event_status", "event_source", "instance", "job", "event_id")
 _SHOWN: Final = "job, instance, vm_name, vmss_name, event_id, event_type, event_source, event_status"
@@ -253,7 +254,7 @@ _NOT_SEEN: Final = named(f"({ask.FLEET_SIGHT} > 0)", "vm_name", "vmss_name")
 _UNSEEN: Final = f"topk(100, max by (job, instance, vm_name, vmss_name) ({_NOT_SEEN}))"
 _ALL_SEEN: Final = worded(
     f"0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN})",
-    vm_name="every VM is seen",
+    vm_name="none: all data is current",
     vmss_name="–",
     instance="–",
     job="–",
@@ -262,7 +263,7 @@ _AGE: Final = f"time() - ({fleet_metric('last_successful_poll_timestamp_seconds'
 
 EVENTS: Final = table(
     title="VMs with an event",
-    description="Up to a hundred VMs, those under way first, then by time of start. A name leads to the VM's own "
+    description="Up to a hundred VMs: started events first, then by time of start. The name of a VM links to its "
     "dashboard.",
     columns=[
         Column("vm_name", "VM", link=SHOW_VM, width=170),
@@ -283,14 +284,14 @@ EVENTS: Final = table(
     steps=PURPLE,
 )
 UNSEEN: Final = table(
-    title="VMs that nobody sees",
-    description="Exporters that are down, blind, or still warming up; and for how long the metadata service has not "
-    "answered.",
+    title="VMs without current data",
+    description="VMs whose exporter is down, stale, or warming up, and the time since its last successful poll of "
+    "the metadata service.",
     columns=[
         Column("vm_name", "VM", link=SHOW_VM, width=150),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
-        Column("Value #A", "Sight", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
-        Column("Value #B", "Last good answer", "s", width=145),
+        Column("Value #A", "Data", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
+        Column("Value #B", "Last successful poll", "s", width=145),
         Column("instance", "Instance"),
         Column("job", "Job"),
     ],
@@ -305,16 +306,16 @@ UNSEEN: Final = table(
 # -- in this range
 
 _STARTERS: Final = {
-    "this_vm": "Approved by the VM",
-    "other": "Approved by others",
+    "this_vm": "By this VM",
+    "other": "By others",
     "not_before": "NotBefore passed",
-    "unknown": "Not known",
+    "unknown": "Unknown",
 }
-_OUTCOMES: Final = {"completed": "Completed", "canceled": "Canceled", "ended": "Ended unseen"}
+_OUTCOMES: Final = {"completed": "Completed", "canceled": "Canceled", "ended": "Unknown outcome"}
 
 
 def _summed(series: str, *matchers: str) -> str:
-    """How often it happened in this range, by type."""
+    """Return the sum in this range, by type."""
     return f"sum by (event_type) (sum_over_time({fleet_recorded(series, *matchers)}[$__range]))"
 
 
@@ -327,10 +328,10 @@ _WEEK: Final = f"sum by (event_type) (sum_over_time({fleet_recorded(ask.FLEET_ST
 _NO_WEEK: Final = worded(f"(0 * ({ask.FLEET_ALL} unless count({_WEEK})))", event_type="none")
 
 OUTCOMES: Final = table(
-    title="Who let events start, and how they ended",
-    description="Starts and ends in this range, by type; an event of five VMs counts five times. By others: somebody "
-    "else approved it, another VM of the event included. Ended unseen: nobody saw whether it was completed or "
-    "canceled.",
+    title="Starts and ends of events",
+    description="Starts and ends in this range, by type; an event of five VMs counts five times. Starts, by what "
+    "started the event: an approval of this VM, of another approver or VM, or NotBefore. Unknown "
+    "outcome: the end was not observed.",
     columns=[
         Column("event_type", "Type", width=100),
         *(
@@ -346,15 +347,15 @@ OUTCOMES: Final = table(
     decimals=0,
 )
 INTERRUPTION: Final = curves(
-    title="Interruption: felt and announced",
-    description="How long VMs noticed that they stood still during an event, within five minutes each: the longest, "
-    "and the p99 of the VMs that noticed it. Beside it the longest duration that a started event announced. None "
-    "observed does not mean none happened.",
+    title="Interruption: observed and announced",
+    description="Interruption that VMs observed during an event, within five minutes each: the longest, and the "
+    "p99 of the VMs with one. Also the longest duration that a started event announced. An "
+    "interruption can happen without being observed.",
     points=True,
-    colours={"announced": NEUTRAL, "felt, longest": BAD, "felt, p99": SOON},
+    colours={"announced": NEUTRAL, "observed, longest": BAD, "observed, p99": SOON},
     queries=[
-        query(f"max({ask.FLEET_FELT})", "felt, longest"),
-        query(f"quantile(0.99, {ask.FLEET_FELT})", "felt, p99"),
+        query(f"max({ask.FLEET_OBSERVED})", "observed, longest"),
+        query(f"quantile(0.99, {ask.FLEET_OBSERVED})", "observed, p99"),
         query(f"max({ask.FLEET_ANNOUNCED})", "announced, longest"),
     ],
     no_value="None observed",
@@ -363,19 +364,21 @@ INTERRUPTION: Final = curves(
 )
 OVER_TIME: Final = curves(
     title="VMs with an event over time",
-    description="How many VMs have an event, by type and status. Purple: VMs that nobody sees, they may have one too.",
-    colours={"not known": UNKNOWN},
+    description="Number of VMs with an event, by type and status. Purple: VMs without current data, which may "
+    "have one too.",
+    colours={"unknown": UNKNOWN},
     queries=[
         query(f"sum by (event_type, event_status) ({ask.FLEET_EVENTS_COUNTED})", "{{event_type}} {{event_status}}"),
-        query(ask.in_sight("[1-3]"), "not known"),
+        query(ask.in_sight("[1-3]"), "unknown"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
     decimals=0,
 )
 WEEKLY: Final = curves(
-    title="Maintenance per week",
-    description="Starts in the seven days before each moment, by type. An event of five VMs counts five times.",
+    title="Starts per week",
+    description="Starts of events in the seven days before each point, by type. An event of five VMs counts five "
+    "times.",
     stacked=True,
     queries=[query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}")],
     no_value=NO_RULES,
@@ -384,14 +387,15 @@ WEEKLY: Final = curves(
     interval="1h",
 )
 
-# -- is it told, and by which agents
+# -- delivery and agents
 
 _COUNTED_MODES: Final = f"sum by (mode, version) ({fleet_recorded('fleet:azure_scheduled_events_approval_mode:vms')})"
 
 MODES: Final = table(
     title="Mode and version",
-    description="How many agents approve (enforce), only decide (dry-run) or do neither (off), by version. One row at "
-    "100 % is a fleet of one kind; more rows are a rollout, or one that was forgotten.",
+    description="Number of agents by approval mode (enforce approves, dry-run only decides, off does neither) and "
+    "version. One row at 100 % means a uniform fleet; more rows mean a rollout that is in progress or "
+    "incomplete.",
     columns=[
         Column("mode", "Mode", cell="color-text", mappings=(MODE_WORDS,), width=100),
         Column("version", "Version", width=110),
@@ -402,13 +406,13 @@ MODES: Final = table(
         query(f"sort_desc({_COUNTED_MODES})"),
         query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
     ],
-    no_value=NOBODY,
+    no_value=NONE_CURRENT,
 )
 _OF_RECORDS: Final = "job, instance, vm_name, destination"
 RECORDS: Final = table(
-    title="Records late, refused or lost",
-    description="Destinations with a record that has waited for more than ten minutes; records that were refused for "
-    "good and are kept; and records lost in this range. Up to fifty VMs of each.",
+    title="Records late, rejected, or lost",
+    description="Destinations with a record that has waited for more than ten minutes; parked records that were "
+    "rejected; and records lost in this range. Up to fifty VMs of each.",
     columns=[
         Column("vm_name", "VM", link=SHOW_VM, width=170),
         Column("destination", "Destination", width=110),
@@ -420,7 +424,7 @@ RECORDS: Final = table(
             cell="color-text",
             width=115,
         ),
-        Column("Value #B", "Refused", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
+        Column("Value #B", "Rejected", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
         Column("Value #C", "Lost", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=70),
         Column("instance", "Instance"),
         Column("job", "Job"),
@@ -430,7 +434,7 @@ RECORDS: Final = table(
         query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_PARKED, 'vm_name')}))"),
         query(f"topk(50, {ask.FLEET_LOST})"),
     ],
-    no_value="None, as far as exporters answer",
+    no_value="None on exporters that answer",
 )
 
 # -- the board
@@ -438,7 +442,7 @@ RECORDS: Final = table(
 BOARD: Final = board(
     title="Azure Scheduled Events / Fleet",
     uid=FLEET_UID,
-    description="What Azure is about to do to all VMs. Needs the recording rules of alerts/rules.yml.",
+    description="Scheduled events of all VMs. Requires the recording rules in alerts/rules.yml.",
     refresh="30s",
     since="now-6h",
     of_instances=False,
@@ -458,13 +462,13 @@ BOARD: Final = board(
         "Now": [
             (
                 4,
-                [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (4, TROUBLED), (3, FIRING)],
+                [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, UNWATCHED), (4, TROUBLED), (3, FIRING)],
             )
         ],
-        "Who must act": [(7, [(11, ALERTS), (13, PLACES)])],
-        "Coming": [(8, [(16, GROUPS), (8, WHEN)])],
-        "Which VMs": [(8, [(14, EVENTS), (10, UNSEEN)])],
+        "Alerts and missing data": [(7, [(11, ALERTS), (13, PLACES)])],
+        "Scheduled": [(8, [(16, GROUPS), (8, WHEN)])],
+        "VMs": [(8, [(14, EVENTS), (10, UNSEEN)])],
         "In this range": [(7, [(13, OUTCOMES), (11, INTERRUPTION)]), (7, [(12, OVER_TIME), (12, WEEKLY)])],
-        "Are they told, and by which agents": [(7, [(14, RECORDS), (10, MODES)])],
+        "Delivery and agents": [(7, [(14, RECORDS), (10, MODES)])],
     },
 )

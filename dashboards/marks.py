@@ -1,7 +1,7 @@
-"""Marks for dashboards that are not ours: what Azure did, on the curves of whatever ran on the VM.
+"""Annotations for other dashboards: Azure's events on the graphs of a workload.
 
-They ask for what alerts/rules.yml records, which has one series for each event and none else: a join at each point of a
-curve would read ten thousand VMs for a handful of events.
+They read the series that alerts/rules.yml records, one for each event. A join at each point of a graph would read ten
+thousand VMs to find a few events.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MARKS: Final = (
         enabled=False,
     ),
     annotation(
-        "Azure: under way",
+        "Azure: started",
         BAD,
         f'max by (vm_name, event_type, event_id) ({_EVENT}{{event_status="Started"}})',
         "{{event_type}} of {{vm_name}}",
     ),
     annotation(
-        "Azure: over",
+        "Azure: ended",
         GOOD,
         f"max by (vm_name, event_type, outcome) ({_CLOSED})",
         "{{event_type}} of {{vm_name}} {{outcome}}",
     ),
 )
-"""Grafana makes one region of samples that follow each other: its edges are the start and the end of an event. A VM
-that is restarted is not scraped at its end; what became of its event is the last mark, at most five minutes late."""
+"""Grafana draws consecutive samples as one region, from the start to the end of an event. A VM that restarts isn't
+scraped at its end; the last annotation shows the outcome of its event, at most five minutes late."""
 
 
 def snippet() -> dict[str, Any]:
-    """The part of a dashboard that holds the marks."""
+    """Return the part of a dashboard that contains the annotations."""
     return {"annotations": {"list": [mark.build() for mark in MARKS]}}

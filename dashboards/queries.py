@@ -1,8 +1,9 @@
-"""What the panels ask Prometheus, in words. `VM_*` is about the chosen instances and reads the exporter's own series;
-`FLEET_*` is about the VMs of the chosen subscriptions, scale sets and so on, and reads recorded ones where it can.
+"""The PromQL of the panels. `VM_*` is about the selected instances and reads the series of the exporter. `FLEET_*` is
+about the VMs of the selected subscriptions, scale sets, and so on, and reads recorded series if possible.
 
-A panel may call a VM calm only while its exporter sees: a blind exporter keeps its last known truth in its gauges, and
-one that warms up has none yet. Both are their own states, and "nothing scheduled" is never what is left over.
+A panel may show "nothing scheduled" only while the exporter has current data. The gauges of an exporter without current
+data keep their last values, and one that warms up has no values yet. Both are separate states, so that "nothing
+scheduled" is never the default.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _JOB: Final = 'job=~"$job"'
 SELECTOR: Final = f'{_JOB}, instance=~"$instance"'
 
 TAGS: Final = ("tag_owner", "tag_environment")
-"""The labels of the VM tags that a fleet is chosen by: those that the rules carry, see alerts/rules.yml."""
+"""The labels of the VM tags that select VMs: those in the recorded series, see alerts/rules.yml."""
 
 CHOICES: Final = {
     "subscription": "subscription_id",
@@ -21,68 +22,72 @@ CHOICES: Final = {
     "scale_set": "vmss_name",
     **{tag: tag for tag in TAGS},
 }
-"""The variables that VMs are chosen by beside `job`, in the order in which each narrows the next, and their labels."""
+"""The variables that select VMs in addition to `job`, with their labels. Each one narrows the next."""
 
 CARRIED: Final = "&".join(f"${{{name}:queryparam}}" for name in ("datasource", "job", *CHOICES))
-"""What a link to the other board carries, so that it is about the same VMs."""
+"""Parameters of a link to the other board, so that it selects the same VMs."""
 
 FLEET_SELECTOR: Final = ", ".join([_JOB, *(f'{label}=~"${variable}"' for variable, label in CHOICES.items())])
-"""What is written with the labels that VMs are chosen by."""
+"""A selector on series that have the labels of all variables."""
 
 FLEET_GROUP: Final = f"instance:azure_scheduled_events_vm_info:group{{{FLEET_SELECTOR}}}"
-"""The chosen VMs, each with the value 1 and everything that it is chosen by."""
+"""The selected VMs, each with the value 1 and the labels that select it."""
 
 CALM, SCHEDULED, STARTED, WARMING, BLIND = 0, 1, 2, 10, 20
-"""The states of a VM; BLIND is added to what was known last."""
+"""The states of a VM; BLIND is added to the last known state if the data is stale."""
 
 OWN_LABELS: Final = "attributed, decision, event_type, kind, reason, rule"
-"""The labels of the counters that have no series before they count; the others of a series are its target's."""
+"""The labels of the counters that have no series before they count. All other labels are those of the target."""
 
 FAR: Final = 10**12
-"""Seconds that stand for a word: +FAR nothing scheduled, +2 FAR the same as far as anybody sees, -FAR not known,
--2 FAR not known yet, -3 FAR under way. A countdown is one number, and no number may mean two things."""
+"""Seconds that mean a text: +FAR nothing scheduled, +2 FAR the same while some VMs are unknown, -FAR unknown, -2 FAR
+not known yet, -3 FAR started. A countdown is one number, and no number may have two meanings."""
 
 
 def metric(name: str, *matchers: str) -> str:
-    """A selector on one of our families, for the chosen VMs."""
+    """Return a selector on a metric of the exporter, for the selected VMs."""
     return f"azure_scheduled_events_{name}{{{', '.join((SELECTOR, *matchers))}}}"
 
 
 def increase(name: str, by: str = "") -> str:
-    """How much a counter that stands at 0 from the start grew in the range of the dashboard, in whole numbers."""
+    """Return the increase in the dashboard's range of a counter that starts at 0, in whole numbers."""
     return f"round(sum{f' by ({by}) ' if by else ''}(increase({metric(name)}[$__range])))"
 
 
 def appeared(series: str, window: str) -> str:
-    """The samples of a window, of a series that did not exist in the whole of it: a scrape has `up` and not the series.
-    All that such a counter counts happened within the window. A failed scrape lacks both, and proves nothing. They are
-    matched on all labels of the target: a range may have several pods of an instance, each with its own `up`."""
+    """Return the sample counts of a series that is missing in part of the window: a scrape has `up` but not the series.
+
+    Everything that such a counter counts happened within the window. A failed scrape has neither series. They are
+    matched on all labels of the target: a range may contain several pods of an instance, each with a separate `up`.
+    """
     exists = f"ignoring ({OWN_LABELS}) group_left () count_over_time({metric('up')}[{window}])"
     return f"(count_over_time({series}[{window}]) < {exists})"
 
 
 def growth(name: str, *matchers: str) -> str:
-    """How much each series of a counter grew in the range, where the series appears with what it counts first.
-    increase() does not see the value that a series appears with."""
+    """Return the increase in the range of each series of a counter that has no series before its first value.
+
+    increase() ignores the value that a series starts with.
+    """
     series = metric(name, *matchers)
     latest, grown = f"last_over_time({series}[$__range])", f"increase({series}[$__range])"
     return f"{latest}\nand {appeared(series, '$__range')}\nunless {grown} >= {latest}\nor {grown}"
 
 
 def rate(name: str, by: str, *matchers: str) -> str:
-    """Per second."""
+    """Return the rate per second."""
     return f"sum by ({by}) (rate({metric(name, *matchers)}[$__rate_interval]))"
 
 
 def worded(expression: str, **labels: str) -> str:
-    """The same samples with words as labels, for a row of a table that says something by itself."""
+    """Return the same samples with texts as labels, for a table row that contains only a text."""
     for label, word in labels.items():
         expression = f'label_replace({expression}, "{label}", "{word}", "", "")'
     return expression
 
 
 def first_of(*expressions: str) -> str:
-    """Per VM the first expression that has a sample."""
+    """Return for each VM the first expression that has a sample."""
     return "\nor on (job, instance)\n".join(expressions)
 
 
@@ -98,7 +103,7 @@ VM_KNOWN: Final = (
     f"  {SCHEDULED} * clamp_max({metric('events', IS_NOT_STARTED)}, 1)\n"
     ")"
 )
-"""CALM, SCHEDULED or STARTED, as last known."""
+"""CALM, SCHEDULED, or STARTED, as last known."""
 
 _LAST_GOOD: Final = metric("last_successful_poll_timestamp_seconds")
 
@@ -106,12 +111,12 @@ VM_IS_BLIND: Final = (
     f"({metric('up')} == 0 and on (job, instance) {metric('last_poll_timestamp_seconds')}\n"
     f"or timestamp({_LAST_GOOD}) - {_LAST_GOOD} > 30 + 10 * {metric('poll_interval_seconds')})"
 )
-"""timestamp() is the time of the scrape: a long scrape interval is not blindness. Before the first poll of a process is
-over, `up` is 0 as well: that is not known yet."""
+"""timestamp() is the time of the scrape, so that a long scrape interval doesn't make data stale. Before the first poll
+of a process ends, `up` is 0 too: that is "not known yet"."""
 
 _NAMED: Final = metric("vm_info", 'vm_name!=""')
 _NAME_IS_UNKNOWN: Final = f"{metric('document_events')} > 0\nunless on (job, instance) {_NAMED}"
-"""There are events, and any of them may be this VM's: none has series, and nothing can be called calm."""
+"""There are events without series, and any of them may name this VM."""
 
 VM_IS_WARMING: Final = (
     f"({metric('source_warming')} == 1 or on (job, instance) {metric('up')} == 0\n"
@@ -134,7 +139,7 @@ VM_COUNTDOWN: Final = first_of(
 )
 
 _INFO: Final = f"topk by (job, instance, event_id) (1, {metric('event_info')})"
-"""The words of each event. topk: an old pod and its successor may both have it for a scrape or two."""
+"""The labels of each event. Why topk: an old pod and its successor may both have it for a scrape or two."""
 
 _EVENT_WORDS: Final = "job, instance, event_id, event_status, event_type, event_source"
 _EVENT: Final = (
@@ -143,14 +148,14 @@ _EVENT: Final = (
 
 
 def vm_event(value: str) -> str:
-    """A value of each event under the same labels for every value, so that a table can merge several into one row."""
+    """Return a value of each event, with the same labels for every value, so that a table can merge them in one row."""
     return (
         f"max by ({_EVENT_WORDS}) (\n{_EVENT}\n+ {_ON_EVENT} group_left ()\nmax by (job, instance, event_id) ({value}))"
     )
 
 
 VM_EVENTS: Final = f"max by ({_EVENT_WORDS}) (\n{_EVENT})"
-"""Every event in its current status with its words; value 0."""
+"""Every event in its current status with its labels; value 0."""
 
 VM_EVENT_LANES: Final = (
     "max by (job, instance, event_id, event_type) (\n"
@@ -172,16 +177,16 @@ VM_SILENT_ROWS: Final = "\nor\n".join(
             "not known yet",
             f"{_NO_EVENT} and on (job, instance) {VM_IS_WARMING} unless on (job, instance) {VM_IS_BLIND}",
         ),
-        ("not known", f"{VM_KNOWN} and on (job, instance) {VM_IS_BLIND}"),
+        ("unknown", f"{VM_KNOWN} and on (job, instance) {VM_IS_BLIND}"),
     )
 )
-"""A row where there is no event to show, or where what is shown may be old."""
+"""A row if there is no event, or if the events shown may be outdated."""
 
 VM_DECIDED: Final = (
     "max by (job, instance, event_id, event_type, decision, reason, rule) (\n"
     f"{metric('event_decision')}\n* {_ON_EVENT} group_left (event_type) {_INFO})"
 )
-"""What stands of every event; value 1."""
+"""The current decision on every event; value 1."""
 
 VM_ANNOUNCED: Final = (
     f"max by (event_type) ({metric('event_advertised_duration_seconds')}\n"
@@ -191,31 +196,31 @@ VM_ANNOUNCED: Final = (
 
 
 def chosen(expression: str) -> str:
-    """The samples of the chosen VMs."""
+    """Return the samples of the selected VMs."""
     return f"({expression} and on (job, instance) {FLEET_GROUP})"
 
 
 def named(expression: str, *labels: str) -> str:
-    """The samples of the chosen VMs, with the VM's name, scale set or whatever else its group has."""
+    """Return the samples of the selected VMs, with these labels of `FLEET_GROUP`, such as the VM's name."""
     return f"({expression} * on (job, instance) group_left ({', '.join(labels)}) {FLEET_GROUP})"
 
 
 def fleet_metric(name: str, *matchers: str) -> str:
-    """A selector on one of our families, for the jobs that are chosen: for `chosen` or `named` to narrow."""
+    """Return a selector on a metric of the exporter, for the selected jobs. `chosen` and `named` narrow it."""
     return f"azure_scheduled_events_{name}{{{', '.join((_JOB, *matchers))}}}"
 
 
 def fleet_recorded(name: str, *matchers: str) -> str:
-    """A selector on what is recorded with the labels that VMs are chosen by, for the chosen VMs."""
+    """Return a selector on a recorded series with the labels of all variables, for the selected VMs."""
     return f"{name}{{{', '.join((FLEET_SELECTOR, *matchers))}}}"
 
 
 FLEET_SIGHT: Final = f"instance:azure_scheduled_events_up:blindness{{{_JOB}}}"
-"""Per VM: 0 it sees, 1 not known yet, 2 blind, 3 down."""
+"""For each VM: 0 current data, 1 not known yet, 2 stale, 3 down."""
 
 
 def fleet_sights(sights: str = "[0-3]", by: str = "") -> str:
-    """How many of the chosen VMs are in one of these states of sight; absent when none is."""
+    """Return the number of selected VMs in one of these data states; no sample if there are none."""
     counted = fleet_recorded("fleet:azure_scheduled_events_up:vms", f'sight=~"{sights}"')
     return f"sum{f' by ({by}) ' if by else ''}({counted})"
 
@@ -223,13 +228,13 @@ def fleet_sights(sights: str = "[0-3]", by: str = "") -> str:
 FLEET_STARTS: Final = "instance:azure_scheduled_events_events_started:increase5m"
 FLEET_ENDS: Final = "instance:azure_scheduled_events_events_closed:increase5m"
 FLEET_DROPPED: Final = fleet_recorded("instance:azure_scheduled_events_destination_records_dropped:increase5m")
-FLEET_FELT: Final = fleet_recorded("instance:azure_scheduled_events_observed_interruption_seconds_sum:increase5m")
+FLEET_OBSERVED: Final = fleet_recorded("instance:azure_scheduled_events_observed_interruption_seconds_sum:increase5m")
 FLEET_ANNOUNCED: Final = fleet_recorded("fleet:azure_scheduled_events_event_advertised_duration_seconds:max")
 FLEET_EVENTS_COUNTED: Final = fleet_recorded("fleet:azure_scheduled_events_event_status:vms")
 
 
 def fleet_events(*matchers: str) -> str:
-    """Every event of every chosen VM in its current status, value 1."""
+    """Return every event of every selected VM in its current status, value 1."""
     return fleet_recorded("instance_event_id:azure_scheduled_events_event_status:located", *matchers)
 
 
@@ -239,17 +244,17 @@ FLEET_NOT_BEFORE: Final = (
 
 FLEET_ALL: Final = fleet_sights()
 FLEET_NONE_SEEN: Final = fleet_sights("0")
-"""How many see; absent when none does, so that nothing can be called calm."""
+"""The number of VMs with current data; no sample if there are none, so that no panel shows "nothing scheduled"."""
 FLEET_SOME_UNSEEN: Final = fleet_sights("[1-3]")
 
 
 def vms(expression: str) -> str:
-    """How many VMs the samples are about; 0 only if somebody sees."""
+    """Return the number of VMs that have these samples; 0 only if a VM has current data."""
     return f"count(count by (job, instance) ({expression}))\nor\n0 * {FLEET_NONE_SEEN}"
 
 
 def in_sight(sights: str) -> str:
-    """How many exporters are in one of these states of sight; 0 only if there is any exporter."""
+    """Return the number of exporters in one of these data states; 0 only if there is an exporter."""
     return f"{fleet_sights(sights)}\nor\n0 * {FLEET_ALL}"
 
 
@@ -268,22 +273,25 @@ FLEET_LOST: Final = f"sum by (job, instance, vm_name, destination) (sum_over_tim
 
 
 def alerts(state: str, *matchers: str) -> str:
-    """The alerts of this project in a state: those of the chosen VMs, and those of a whole fleet, subscription or scale
-    set that the chosen VMs may be of: there a label that is missing says "all of them"."""
-    ours = f'alertname=~"AzureScheduledEvents.+", alertstate=~"{state}"'
+    """Return the alerts of this project in a state.
+
+    They are those of the selected VMs, and those of a job, subscription, or scale set that may contain selected VMs:
+    such alerts lack the labels that differ between their VMs.
+    """
+    own = f'alertname=~"AzureScheduledEvents.+", alertstate=~"{state}"'
     wide = ", ".join(
-        [ours, *matchers, 'instance=""', 'job=~"$job|"', *(f'{label}=~"${name}|"' for name, label in CHOICES.items())]
+        [own, *matchers, 'instance=""', 'job=~"$job|"', *(f'{label}=~"${name}|"' for name, label in CHOICES.items())]
     )
-    each = ", ".join([ours, *matchers, 'instance!=""', _JOB])
+    each = ", ".join([own, *matchers, 'instance!=""', _JOB])
     return f"({chosen(f'ALERTS{{{each}}}')}\nor ALERTS{{{wide}}})"
 
 
 def fleet_silent_row(events: str, **blank: str) -> str:
-    """One row in place of an empty table: nothing, nothing as far as anybody sees, or not known."""
+    """Return one row for an empty table: nothing scheduled, none seen while some VMs are unknown, or unknown."""
     quiet = f"({FLEET_NONE_SEEN} unless count({events}))"
-    said = {
+    texts = {
         "nothing scheduled": f"(0 * ({quiet} unless {FLEET_SOME_UNSEEN}))",
-        "nothing seen, some VMs not known": f"(0 * ({quiet} and {FLEET_SOME_UNSEEN}))",
-        "not known": f"(0 * ({FLEET_ALL} unless {FLEET_NONE_SEEN}))",
+        "none seen, some VMs unknown": f"(0 * ({quiet} and {FLEET_SOME_UNSEEN}))",
+        "unknown": f"(0 * ({FLEET_ALL} unless {FLEET_NONE_SEEN}))",
     }
-    return "\nor\n".join(worded(when, event_type=word, **blank) for word, when in said.items())
+    return "\nor\n".join(worded(when, event_type=word, **blank) for word, when in texts.items())

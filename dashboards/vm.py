@@ -1,4 +1,4 @@
-"""The board of one VM: what Azure is about to do to it, and whether anybody would know."""
+"""The board of one VM: its scheduled events, their approval, and the health of its agent."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _STARTS_IN: Final = f"{metric('event_not_before_timestamp_seconds')} - time()"
 
 STATE: Final = figure(
     title="State",
-    description="What is on at this VM. Purple: nobody knows, because the exporter is down or the metadata service "
-    "does not answer it. Blue: nothing can be said yet, because Azure may still be switching the service on, or "
-    "because there are events and the VM's own name is not known.",
+    description="Events of this VM. Purple: unknown, because the exporter is down or has no current data from the "
+    "metadata service. Blue: not known yet, because Azure may still be enabling Scheduled Events, or "
+    "because there are events and the name of the VM is unknown.",
     queries=[query(ask.VM_STATE, PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
@@ -51,8 +51,8 @@ STATE: Final = figure(
 )
 COUNTDOWN: Final = figure(
     title="Starts in",
-    description="Time until the earliest NotBefore of an event that names this VM. It starts sooner if somebody "
-    "approves it.",
+    description="Time until the earliest NotBefore of an event that names this VM. An approval starts the event "
+    "earlier.",
     queries=[query(ask.VM_COUNTDOWN, PER_VM)],
     no_value=NO_DATA,
     unit="dtdhms",
@@ -60,18 +60,19 @@ COUNTDOWN: Final = figure(
     mappings=COUNTDOWN_WORDS,
 )
 LAST_ANSWER: Final = figure(
-    title="Last good answer",
-    description="How long ago the metadata service gave a good answer. What the other panels show is as old as that.",
+    title="Last successful poll",
+    description="Time since the last successful poll of the metadata service, which is the age of the data in the "
+    "other panels.",
     solid=False,
     queries=[query(f"clamp_min(time() - {_LAST_ANSWER}, 0)", PER_VM)],
-    no_value="Not known",
+    no_value="Unknown",
     unit="s",
     steps=((None, UNKNOWN), (0, GOOD), (120, SOON), (300, BAD)),
     decimals=0,
 )
 MODE: Final = figure(
-    title="Approvals",
-    description="Whether this agent approves events: off, dry-run (it decides and sends nothing) or enforce.",
+    title="Approval mode",
+    description="Whether this agent approves events: off, dry-run (it decides but sends no approvals), or enforce.",
     solid=False,
     queries=[query(_MODES, PER_VM)],
     no_value=NO_DATA,
@@ -80,7 +81,7 @@ MODE: Final = figure(
 )
 HOLD: Final = figure(
     title="Hold",
-    description="Whether the hold file holds every approval: it is there, or cannot be seen to be absent.",
+    description="Whether the hold file holds every approval: it exists, or its absence cannot be verified.",
     solid=False,
     queries=[query(metric("approval_held"), PER_VM)],
     no_value=NO_DATA,
@@ -88,9 +89,9 @@ HOLD: Final = figure(
     mappings=(words_for({0: ("none", "text"), 1: ("held", SOON)}),),
 )
 EVENTS: Final = table(
-    title="What is on",
-    description="Every event that names this VM. Where there is none, the row says why. 'not known' beside events: "
-    "they are the last known truth.",
+    title="Events",
+    description="Every event that names this VM. If there is none, the row shows the reason. A row 'unknown' next "
+    "to events means that they are the last known ones.",
     columns=[
         Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
         Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
@@ -100,11 +101,11 @@ EVENTS: Final = table(
         Column("event_source", "Source", width=85),
         Column("Value #E", "First seen", "dateTimeFromNow", width=125),
         Column("Value #A", "Started", "dateTimeFromNow", width=125),
-        Column("Value #F", "Approved by us", "dateTimeFromNow", width=135),
+        Column("Value #F", "Approved here", "dateTimeFromNow", width=135),
         Column("instance", "Instance", width=150),
         Column("event_id", "Event"),
     ],
-    # In the order of the rows: what is under way, then what starts soonest.
+    # In the order of the rows: started events first, then by time of start.
     queries=[
         query(vm_event(f"1000 * {metric('event_started_timestamp_seconds')}")),
         query(f"sort({vm_event(_STARTS_IN)})"),
@@ -119,9 +120,9 @@ EVENTS: Final = table(
     steps=PURPLE,
 )
 DECISIONS_NOW: Final = table(
-    title="Decisions now",
-    description="What stands of every event of this VM: approve or hold, the reason, and the rule that matched. "
-    "not-scheduled: it is under way, and there is nothing left to approve.",
+    title="Current decisions",
+    description="The current decision on every event of this VM: approve or hold, the reason, and the rule that "
+    "matched. not-scheduled: the event has started, so there is nothing to approve.",
     columns=[
         Column("event_type", "Type", width=100),
         Column("decision", "Decision", width=90),
@@ -131,13 +132,13 @@ DECISIONS_NOW: Final = table(
         Column("event_id", "Event"),
     ],
     queries=[query(ask.VM_DECIDED)],
-    no_value="No event is known to name this VM",
+    no_value="No known event names this VM",
 )
 APPROVALS: Final = bars(
     title="Approvals sent",
-    description="Approvals in this range: sent; refused or unanswered; postponed to the next document, because theirs "
-    "had become too old or a last look found a hold; and outdated: approved events that then changed into what would "
-    "be held.",
+    description="Approvals in this range. Sent; failed: rejected or unanswered; postponed to the next document, "
+    "because the document was too old or the final check found a hold; outdated: approved events that "
+    "changed so that the rules would now hold them.",
     queries=[
         query(increase("approval_requests_total"), "sent"),
         query(
@@ -155,7 +156,7 @@ APPROVALS: Final = bars(
 # -- in this range
 
 _ATTRIBUTED: Final = metric("observed_interruption_seconds_sum", 'attributed="true"')
-# Not increase(): it guesses at the edges of its window, and 7 s would be shown as 9.
+# Not increase(): it extrapolates at the edges of its window, and would show 7 s as 9.
 _INTERRUPTED: Final = (
     f"sum by (kind) ({_ATTRIBUTED} - {_ATTRIBUTED} offset $__rate_interval\n"
     f"or {_ATTRIBUTED} and {appeared(_ATTRIBUTED, '$__rate_interval')}) > 0"
@@ -163,21 +164,21 @@ _INTERRUPTED: Final = (
 _NOTICE: Final = f"sum by (event_type) ({growth('notice_seconds_sum')})"
 _NOTICED: Final = f"(sum by (event_type) ({growth('notice_seconds_count')}) > 0)"
 _ABOUT_RULES: Final = 'reason!~"not-scheduled|already-approved|not-this-vm"'
-"""Without the decisions that say nothing about the rules: the event runs already, or is a neighbour's."""
+"""Without decisions that don't depend on the rules: the event has started, or doesn't name this VM."""
 _DECIDED: Final = growth("approval_decisions_total", _ABOUT_RULES)
 
 TIMELINE: Final = lanes(
     title="Events over time",
-    description="One lane for the VM, one for each event: announced, then under way. Gaps are times without data.",
+    description="One lane for the VM and one for each event: scheduled, then started. Gaps are times without data.",
     queries=[query(ask.VM_STATE, PER_VM), query(ask.VM_EVENT_LANES, "{{event_type}} {{event_id}}")],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(STATE_WORDS,),
 )
 NOTICE: Final = bars(
-    title="Notice given",
-    description="Average time between the first sight of an event and its NotBefore in this range, by type. Only "
-    "events whose arrival was seen by unbroken polling count.",
+    title="Notice",
+    description="Average time between the first sighting of an event and its NotBefore in this range, by type. "
+    "Only events that arrived during uninterrupted polling count.",
     queries=[query(f"{_NOTICE}\n/\n{_NOTICED}", "{{event_type}}")],
     no_value="None measured in this range",
     unit="s",
@@ -185,8 +186,7 @@ NOTICE: Final = bars(
 )
 DECISIONS: Final = table(
     title="Decisions",
-    description="What the rules said about events in this range: approve or hold, the reason, and the rule that "
-    "matched.",
+    description="Decisions on events in this range: approve or hold, the reason, and the rule that matched.",
     columns=[
         Column("event_type", "Type", width=90),
         Column("decision", "Decision", width=85),
@@ -198,25 +198,25 @@ DECISIONS: Final = table(
     no_value="None in this range",
 )
 INTERRUPTION: Final = curves(
-    title="Interruption: felt and announced",
-    description="Bars: how long this VM noticed that it stood still during an event, by what noticed it (a jump of "
-    "the clock, or no CPU). Line: the duration that the started event announced. None observed does not mean none "
-    "happened.",
+    title="Interruption: observed and announced",
+    description="Bars: interruption that this VM observed during an event, by detector (a clock step, or a stall "
+    "without CPU). Line: the duration that the started event announced. An interruption can happen "
+    "without being observed.",
     points=True,
-    queries=[query(_INTERRUPTED, "felt ({{kind}})"), query(ask.VM_ANNOUNCED, "announced ({{event_type}})")],
+    queries=[query(_INTERRUPTED, "observed ({{kind}})"), query(ask.VM_ANNOUNCED, "announced ({{event_type}})")],
     no_value="None observed",
     unit="s",
     steps=((None, NEUTRAL),),
 )
 
-# -- is it seen, is it told
+# -- polling and delivery
 
 _POLL_BUCKETS: Final = f"sum by (le) (rate({metric('poll_duration_seconds_bucket')}[$__rate_interval]))"
 _OLDEST: Final = f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) and {metric('outbox_records')} > 0"
 
 POLLS: Final = curves(
     title="Polls",
-    description="Polls of the metadata service per second, and those that failed, by reason.",
+    description="Polls of the metadata service per second, and failed polls by reason.",
     colours={"all": GOOD, "failed": BAD},
     queries=[
         query(rate("polls_total", "job"), "all"),
@@ -227,8 +227,7 @@ POLLS: Final = curves(
 )
 POLL_DURATION: Final = curves(
     title="Poll duration",
-    description="How long the metadata service takes to answer: the median (p50), and what 99 of 100 answers stay "
-    "below (p99).",
+    description="Response time of the metadata service: the median (p50) and the 99th percentile (p99).",
     queries=[
         query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "p50"),
         query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "p99"),
@@ -239,7 +238,7 @@ POLL_DURATION: Final = curves(
 )
 WAITING: Final = curves(
     title="Records waiting",
-    description="Records in the outbox that a destination does not have yet. They are tried again until it has them.",
+    description="Records in the outbox that a destination has not received yet. Delivery is retried.",
     queries=[query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}")],
     no_value=NO_DATA,
     steps=((None, GOOD), (1, SOON)),
@@ -247,18 +246,18 @@ WAITING: Final = curves(
 )
 ALL_EVENTS: Final = figure(
     title="Events, all VMs",
-    description="All events that this VM is told about, those of its neighbours in the scale set or availability set "
-    "included.",
+    description="All events in the document of this VM, including those of other VMs in the same scale set or "
+    "availability set.",
     solid=False,
     queries=[query(f"{metric('document_events')} and on (job, instance) {metric('up')} == 1", PER_VM)],
-    no_value="Not known",
+    no_value="Unknown",
     steps=((None, UNKNOWN), (0, "text")),
     decimals=0,
 )
 DESTINATIONS: Final = table(
     title="Destinations",
-    description="Per destination: records waiting now and how long the oldest has waited; sent, failed, lost in this "
-    "range; refused for good and kept.",
+    description="For each destination: records waiting now, and how long the oldest has waited; records sent and "
+    "lost, and failed sends, in this range; rejected records that are parked.",
     columns=[
         Column("destination", "Destination", width=105),
         Column("Value #A", "Waiting", "none", width=75),
@@ -266,7 +265,7 @@ DESTINATIONS: Final = table(
         Column("Value #C", "Sent", "none", width=70),
         Column("Value #D", "Failed sends", "none", width=110, steps=((None, "text"), (1, SOON)), cell="color-text"),
         Column("Value #E", "Lost", "none", width=65, steps=((None, "text"), (1, BAD)), cell="color-text"),
-        Column("Value #F", "Refused", "none", width=75, steps=((None, "text"), (1, BAD)), cell="color-text"),
+        Column("Value #F", "Rejected", "none", width=80, steps=((None, "text"), (1, BAD)), cell="color-text"),
     ],
     queries=[
         query(f"sum by (destination) ({metric('outbox_records')})"),
@@ -280,8 +279,8 @@ DESTINATIONS: Final = table(
 )
 OUTBOX: Final = figure(
     title="Outbox",
-    description="How full the outbox is. Records wait there until every destination has them; when it is full, they "
-    "are lost.",
+    description="Used share of the outbox. Records wait there until every destination has received them. When it "
+    "is full, the oldest are dropped.",
     solid=False,
     queries=[query(f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)", PER_VM)],
     no_value=NO_DATA,
@@ -290,18 +289,18 @@ OUTBOX: Final = figure(
     decimals=0,
 )
 WRITABLE: Final = figure(
-    title="Outbox on disk",
-    description="Whether the disk takes what is recorded. While it does not, nothing is approved and records wait in "
-    "memory.",
+    title="Outbox writes",
+    description="Whether the exporter can write its outbox. While it cannot, it approves no event, and new "
+    "records wait in memory.",
     solid=False,
     queries=[query(metric("outbox_writable"), PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
-    mappings=(words_for({0: ("refused", BAD), 1: ("written", GOOD)}),),
+    mappings=(words_for({0: ("failing", BAD), 1: ("working", GOOD)}),),
 )
 MACHINE: Final = table(
     title="This VM",
-    description="What the metadata service says about the machine.",
+    description="Properties of the VM from the metadata service.",
     columns=[
         Column("vm_name", "VM"),
         Column("vmss_name", "Scale set", link=SHOW_SCALE_SET, link_title="Show this scale set"),
@@ -315,7 +314,7 @@ MACHINE: Final = table(
         Column("node", "Node", width=68),
     ],
     queries=[query(metric("vm_info"))],
-    no_value="Not known",
+    no_value="Unknown",
 )
 
 # -- the board
@@ -329,7 +328,7 @@ _ENDS: Final = f"sum by (event_type, outcome) (increase({metric('events_closed_t
 BOARD: Final = board(
     title="Azure Scheduled Events / VM",
     uid=VM_UID,
-    description="What Azure is about to do to this VM, what it did, and whether the agent sees it.",
+    description="Scheduled events of this VM, their approval, and the health of its agent.",
     refresh="10s",
     since="now-6h",
     of_instances=True,
@@ -345,7 +344,7 @@ BOARD: Final = board(
             (6, [(16, DECISIONS_NOW), (8, APPROVALS)]),
         ],
         "In this range": [(6, [(24, TIMELINE)]), (8, [(6, NOTICE), (8, DECISIONS), (10, INTERRUPTION)])],
-        "Is it seen, is it told": [
+        "Polling and delivery": [
             (7, [(7, POLLS), (7, POLL_DURATION), (7, WAITING), (3, ALL_EVENTS)]),
             (6, [(16, DESTINATIONS), (4, OUTBOX), (4, WRITABLE)]),
             (4, [(24, MACHINE)]),

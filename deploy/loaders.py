@@ -3,9 +3,9 @@
 `alerts/prometheusrule.yaml` is for the Prometheus Operator, `alerts/azure-monitor.json` an ARM template for Azure's
 managed Prometheus. Both contain every rule, in the same groups and the same order.
 
-What Azure accepts is defined by Microsoft's reference of `Microsoft.AlertsManagement/prometheusRuleGroups` (API 2023-03-01),
-the limits of a rule group by its "Azure Monitor service limits", and the lengths by the schema of its converter
-(Azure/prometheus-collector, az-prom-rules-converter). `tests/project/test_loaders.py` checks them.
+What Azure accepts is defined by Microsoft's reference of `Microsoft.AlertsManagement/prometheusRuleGroups` (API
+2023-03-01), the limits of a rule group by its "Azure Monitor service limits", and the lengths by the schema of its
+converter (Azure/prometheus-collector, az-prom-rules-converter). `tests/project/test_loaders.py` checks them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PARAMETERS: Final = {
         "type": "string",
         "defaultValue": "",
         "metadata": {
-            "description": "Value of the label cluster in the metrics of that cluster; also the suffix of the rule groups' names."
+            "description": "Value of the label cluster in the metrics of that cluster; also ends rule group names."
         },
     },
     "actionGroupResourceIds": {

@@ -1,4 +1,4 @@
-"""The alerts as an operator loads them: clean, tested, explained, and fed by metrics that exist."""
+"""The alerts that an operator loads: they are lint-free, tested, documented, and use only metrics that exist."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ RUNBOOK: Final = (
 )
 SEVERITIES: Final = {"info", "warning", "critical"}
 VM_LABELS: Final = ("vm_name", "vmss_name", "subscription_id", "resource_group", "tag_owner", "tag_environment")
-"""What an alert about one VM is routed by, in the order in which the rules write it."""
+"""The labels by which an alert about one VM is routed, in the order of the rules."""
 COMMON: Final = {"job", "instance", "location", *VM_LABELS}
-"""What the recording rules and Prometheus add to every series."""
+"""The labels that the recording rules and Prometheus add to every series."""
 
 
 def _rules(kind: str) -> list[dict[str, Any]]:
@@ -48,55 +48,62 @@ def _cases() -> list[dict[str, Any]]:
     return [case for document in loaded for test in document["tests"] for case in test.get("alert_rule_test", [])]
 
 
-def test_the_rules_are_clean() -> None:
-    """promtool finds nothing to complain about, not even as lint."""
+def test_promtool_finds_no_fault_in_the_rules() -> None:
+    """promtool accepts the rules, with all lint checks."""
     checked = _promtool("check", "rules", "--lint=all", "--lint-fatal", "rules.yml")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("cases", [path.name for path in CASES])
-def test_the_rules_do_what_their_cases_say(cases: str) -> None:
-    """Every case beside the rules holds, to the letter of the text that a person reads."""
+def test_the_rules_pass_their_promtool_cases(cases: str) -> None:
+    """Every case passes, including the exact text of summary and description."""
     tested = _promtool("test", "rules", cases)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 @pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: str(rule["alert"]))
 def test_an_alert_has_a_firing_and_a_silent_case(rule: dict[str, Any]) -> None:
-    """No alert is believed to fire, or to stay silent, that was never seen to."""
+    """Each alert fires in one case and doesn't fire in another one."""
     expected = [bool(case["exp_alerts"]) for case in _cases() if case["alertname"] == rule["alert"]]
     assert True in expected
     assert False in expected
 
 
 @pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: str(rule["alert"]))
-def test_an_alert_tells_a_person_what_to_do(rule: dict[str, Any]) -> None:
-    """Severity, summary, description and a runbook section that exists and says what to do."""
+def test_an_alert_has_texts_and_a_runbook_section(rule: dict[str, Any]) -> None:
+    """Severity, a summary of at most eight words, a description, and a runbook section: meaning, checks, and remedy."""
     name, annotations = rule["alert"], rule["annotations"]
     assert re.fullmatch(r"AzureScheduledEvents[A-Z][A-Za-z]+", name)
     assert rule["labels"]["severity"] in SEVERITIES
-    assert 0 < len(annotations["summary"]) < 100
+    summary = re.sub(r"\{\{.*?\}\}", "value", re.sub(r"\{\{ (if|else|end)\b.*?\}\}", " ", annotations["summary"]))
+    assert 0 < len(summary.split()) <= 8 + annotations["summary"].count("{{ else }}")
+    for case in _cases():
+        if case["alertname"] == name:
+            for alert in case["exp_alerts"]:
+                assert len(alert["exp_annotations"]["summary"]) < 100
     assert annotations["description"].endswith(".")
     assert annotations["runbook_url"] == f"{RUNBOOK}#{name.lower()}"
-    section = _sections()[name]
-    for part in ("**Means:**", "**Look at:**", "**Do:**"):
-        assert part in section
+    meaning, checks, remedy = re.split(r"^\*\*(?:Check|Do):\*\* ", _sections()[name], flags=re.M)
+    assert all(part.strip() for part in (meaning, checks, remedy))
 
 
-def test_the_runbook_explains_no_alert_that_is_gone() -> None:
-    """Sections and alerts are the same set, in the same order."""
-    assert list(_sections()) == [rule["alert"] for rule in ALERT_RULES]
+def test_runbook_sections_match_the_alerts() -> None:
+    """Sections and alerts are the same, in the same order, and the index links to each section once."""
+    alerts = [rule["alert"] for rule in ALERT_RULES]
+    assert list(_sections()) == alerts
+    index = (ALERTS / "RUNBOOK.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert sorted(re.findall(r"\(#(\w+)\)", index)) == sorted(name.lower() for name in alerts)
 
 
 def test_every_metric_named_in_alerts_exists() -> None:
-    """Rules, cases and runbook name only metrics of the catalogue and recorded ones."""
+    """Rules, cases, and runbook name only metrics of the catalogue and recorded series."""
     for path in [ALERTS / "rules.yml", ALERTS / "RUNBOOK.md", *CASES]:
         named = set(re.findall(r"(?<![:\w-])azure_scheduled_events_\w+(?!\w*:)\b", path.read_text(encoding="utf-8")))
         assert named <= metric_names(), f"{path.name} names {sorted(named - metric_names())}"
 
 
 def test_every_label_in_a_selector_exists() -> None:
-    """A selector on a label that a metric does not have would never match, and nobody would notice."""
+    """Selectors use only labels that the metric has; another label would silently never match."""
     for path in [ALERTS / "rules.yml", *CASES]:
         text = path.read_text(encoding="utf-8")
         for name, selector in re.findall(r"(?<![:\w])(azure_scheduled_events_\w+)\{([^}]*)\}", text):
@@ -105,7 +112,7 @@ def test_every_label_in_a_selector_exists() -> None:
 
 
 def test_every_recorded_series_is_used_by_its_name() -> None:
-    """A recorded name that is used is recorded, and follows level:metric:operation."""
+    """Each recorded series that is used is recorded, and its name follows level:metric:operation."""
     used = set(re.findall(r"\w+:azure_scheduled_events_\w+:\w+", (ALERTS / "rules.yml").read_text(encoding="utf-8")))
     assert used == RECORDED
     for name in RECORDED:

@@ -66,11 +66,11 @@ def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
     [
         ("calm", "Nothing scheduled", "Nothing scheduled", GREEN),
         ("scheduled", "Scheduled", "00:", ORANGE),
-        ("started", "Under way", "Under way", RED),
-        ("stale", "Not known", "Not known", PURPLE),
-        ("stale-scheduled", "Not known; last: scheduled", "00:0", PURPLE),
+        ("started", "Started", "Started", RED),
+        ("stale", "Unknown", "Unknown", PURPLE),
+        ("stale-scheduled", "Unknown; last: scheduled", "00:0", PURPLE),
         ("warming", "Not known yet", "Not known yet", BLUE),
-        ("down", "Not known: no data", "Not known: no data", PURPLE),
+        ("down", "Unknown: no data", "Unknown: no data", PURPLE),
     ],
 )
 def test_the_first_glance(show: Show, story: str, state: str, starts_in: str, colour: str) -> None:
@@ -83,36 +83,36 @@ def test_the_first_glance(show: Show, story: str, state: str, starts_in: str, co
 
 def test_one_event_is_one_row(show: Show) -> None:
     """Eight queries become one row per event, what is under way first, then what starts soonest."""
-    rows = show.table("vm", "scheduled", "What is on")
+    rows = show.table("vm", "scheduled", "Events")
     assert [(row["Type"], row["Status"], row["VMs"], row["Announced"]) for row in rows] == [
         ("Reboot", "Scheduled", "2", "–"),
         ("Freeze", "Scheduled", "1", "5 s"),
     ]
-    statuses = [row["Status"] for row in show.table("vm", "wrong", "What is on")]
-    assert statuses == sorted(statuses, key=["Under way", "Scheduled"].index)
+    statuses = [row["Status"] for row in show.table("vm", "wrong", "Events")]
+    assert statuses == sorted(statuses, key=["Started", "Scheduled"].index)
 
 
 @pytest.mark.parametrize(
-    ("story", "word"), [("calm", "nothing scheduled"), ("stale", "not known"), ("warming", "not known yet")]
+    ("story", "word"), [("calm", "nothing scheduled"), ("stale", "unknown"), ("warming", "not known yet")]
 )
 def test_a_table_without_events_says_why(show: Show, story: str, word: str) -> None:
     """One row, with the word that fits, in place of an empty table."""
-    (row,) = show.table("vm", story, "What is on")
+    (row,) = show.table("vm", story, "Events")
     assert row["Type"] == word
 
 
 def test_old_events_are_marked_as_old(show: Show) -> None:
     """The last known event of a blind exporter stays on show, with a row that says that nothing is known."""
-    assert [row["Type"] for row in show.table("vm", "stale-scheduled", "What is on")] == ["Reboot", "not known"]
+    assert [row["Type"] for row in show.table("vm", "stale-scheduled", "Events")] == ["Reboot", "unknown"]
 
 
 def test_the_timeline_has_a_lane_for_the_vm_and_one_for_each_event(show: Show) -> None:
     """A status change is a colour in the lane of its event, not another lane."""
     lanes = show.panel("vm", "started", "Events over time")
     assert [(lane["name"].split()[0], lane["last"]) for lane in lanes] == [
-        ("web_2:10169", "Under way"),
-        ("Freeze", "Under way"),
-        ("Freeze", "Under way"),
+        ("web_2:10169", "Started"),
+        ("Freeze", "Started"),
+        ("Freeze", "Started"),
     ]
 
 
@@ -121,23 +121,23 @@ def test_destinations_are_one_row_each(show: Show) -> None:
     rows = {row["Destination"]: row for row in show.table("vm", "wrong", "Destinations")}
     assert rows["event_hubs"]["Oldest"] == "–"
     assert rows["otlp"]["Oldest"].endswith("mins")
-    assert rows["otlp"]["Refused"] == "1"
+    assert rows["otlp"]["Rejected"] == "1"
 
 
 def test_the_fleet_at_a_glance(show: Show) -> None:
     """Numbers with the colours that they deserve, tables merged, a VM without a scale set named as such."""
-    shown = {title: show.panel("fleet", "fleet", title)[0] for title in ("VMs in maintenance", "Blind or down")}
+    shown = {title: show.panel("fleet", "fleet", title)[0] for title in ("VMs in maintenance", "Stale or down")}
     assert {title: (one["text"], one["color"]) for title, one in shown.items()} == {
         "VMs in maintenance": ("50", RED),
-        "Blind or down": ("12", RED),
+        "Stale or down": ("12", RED),
     }
-    rows = show.table("fleet", "fleet", "What is coming, by scale set and type")
+    rows = show.table("fleet", "fleet", "Scheduled events, by scale set and type")
     assert [(row["Scale set"], row["Type"], row["VMs"], row["Events"]) for row in rows] == [
         ("set-3", "Reboot", "100", "20"),
         ("no scale set", "Terminate", "1", "1"),
     ]
-    unseen = show.table("fleet", "fleet", "VMs that nobody sees")
-    assert sorted({row["Sight"] for row in unseen}) == ["blind", "down", "not known yet"]
+    unseen = show.table("fleet", "fleet", "VMs without current data")
+    assert sorted({row["Data"] for row in unseen}) == ["down", "not known yet", "stale"]
     assert len(unseen) == 15
 
 
@@ -146,14 +146,14 @@ def test_a_fleet_that_nobody_sees_is_not_green(show: Show, story: str) -> None:
     """What can't be counted is not 0."""
     for title in ("VMs in maintenance", "VMs scheduled", "Next start in"):
         (shown,) = show.panel("fleet", story, title)
-        assert (shown["text"], shown["color"]) == ("Not known: no exporter sees", PURPLE)
+        assert (shown["text"], shown["color"]) == ("Unknown: no exporter has current data", PURPLE)
 
 
 PICTURES: Final[list[tuple[str, str, Literal["light", "dark"], str]]] = [
     ("vm", "calm", "light", "Nothing scheduled"),
     ("vm", "scheduled", "dark", "Scheduled"),
-    ("vm", "started", "light", "Under way"),
-    ("vm", "stale", "dark", "Not known"),
+    ("vm", "started", "light", "Started"),
+    ("vm", "stale", "dark", "Unknown"),
     ("fleet", "fleet", "light", "set-3"),
 ]
 

@@ -47,19 +47,28 @@ def test_what_is_on(lived: World, story: str, state: int | None, starts_in: floa
 
 
 SILENT: Final = {
-    "calm": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
+    "calm": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced"},
     "scheduled": set(),
     "started": set(),
-    "stale": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "Events, all VMs"},
-    "stale-scheduled": {"Interruption: felt and announced", "Events, all VMs"},
-    "warming": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
+    "stale": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced", "Events, all VMs"},
+    "stale-scheduled": {"Interruption: observed and announced", "Events, all VMs"},
+    "warming": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced"},
     "down": {
-        *("State", "Starts in", "Last good answer", "Approvals", "What is on", "Outbox", "Events, all VMs", "This VM"),
-        *("Decisions now", "Hold", "Outbox on disk", "Interruption: felt and announced"),
+        *(
+            "State",
+            "Starts in",
+            "Last successful poll",
+            "Approval mode",
+            "Events",
+            "Outbox",
+            "Events, all VMs",
+            "This VM",
+        ),
+        *("Current decisions", "Hold", "Outbox writes", "Interruption: observed and announced"),
     },
-    "wrong": {"Interruption: felt and announced"},
-    "nameless": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "This VM"},
-    "led": {"Interruption: felt and announced"},
+    "wrong": {"Interruption: observed and announced"},
+    "nameless": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced", "This VM"},
+    "led": {"Interruption: observed and announced"},
     "first": set(),
 }
 """The panels without any data, and therefore with their own text, in each story."""
@@ -76,7 +85,7 @@ def test_a_panel_is_empty_only_where_the_story_is(lived: World, story: str) -> N
 
 def test_the_events_are_told_with_all_that_is_known(lived: World) -> None:
     """Both events of the VM, not the neighbour's, the sooner first, with duration and number of VMs where known."""
-    _, soonest, durations, resources, seen, approved, base, silent = lived.panel("vm", "What is on", "scheduled")
+    _, soonest, durations, resources, seen, approved, base, silent = lived.panel("vm", "Events", "scheduled")
     kinds = [(row["metric"]["event_type"], row["metric"]["event_status"]) for row in soonest]
     assert kinds == [("Reboot", "Scheduled"), ("Freeze", "Scheduled")]
     assert [row["value"][1] for row in durations] == ["5"]
@@ -87,7 +96,7 @@ def test_the_events_are_told_with_all_that_is_known(lived: World) -> None:
 
 def test_an_interruption_is_shown_as_long_as_it_was(lived: World) -> None:
     """7.2 s are 7.2 s, beside the 5 s that were announced: nothing is extrapolated."""
-    felt, announced = lived.panel("vm", "Interruption: felt and announced", "started")
+    felt, announced = lived.panel("vm", "Interruption: observed and announced", "started")
     longest = {row["metric"]["kind"]: max(float(value) for _, value in row["values"]) for row in felt}
     assert longest == {"clock_step": pytest.approx(7.2), "stall": pytest.approx(7.0)}
     assert {value for row in announced for _, value in row["values"]} == {"5"}
@@ -109,7 +118,7 @@ def test_decisions_name_reason_and_rule(lived: World) -> None:
 
 def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
     """The decisions of now, one per event, with type, reason and rule: none of what is over."""
-    rows = lived.panel("vm", "Decisions now", "wrong")[0]
+    rows = lived.panel("vm", "Current decisions", "wrong")[0]
     decisions = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
     assert sorted(decisions) == [
         ("Freeze", "already-approved"),
@@ -120,7 +129,7 @@ def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
         ("Redeploy", "no-rule"),
         ("other", "unknown-type"),
     ]
-    (row,) = lived.panel("vm", "Decisions now", "stale-scheduled")[0]
+    (row,) = lived.panel("vm", "Current decisions", "stale-scheduled")[0]
     assert (row["metric"]["decision"], row["metric"]["reason"]) == ("hold", "no-rule")
     assert len({row["metric"]["event_id"] for row in rows}) == len(rows)
 
@@ -133,7 +142,7 @@ def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
     assert 0 < failed < sent
     assert (postponed, outdated) == (0, 1)
     assert _one(lived.panel("vm", "Hold", "wrong")[0]) == 0
-    assert _one(lived.panel("vm", "Outbox on disk", "wrong")[0]) == 1
+    assert _one(lived.panel("vm", "Outbox writes", "wrong")[0]) == 1
 
 
 def test_what_a_counter_appears_with_is_shown(lived: World) -> None:
@@ -143,9 +152,9 @@ def test_what_a_counter_appears_with_is_shown(lived: World) -> None:
     assert not _one(lived.now(f"increase({failures}[15m])"))
     _, failed, *_ = lived.panel("vm", "Approvals sent", "first")
     assert _one(failed) == 2
-    felt, _ = lived.panel("vm", "Interruption: felt and announced", "first")
+    felt, _ = lived.panel("vm", "Interruption: observed and announced", "first")
     assert {float(value) for row in felt for _, value in row["values"]} == {12.0}
-    assert _one(lived.panel("vm", "Notice given", "first")[0]) == pytest.approx(900, abs=5)
+    assert _one(lived.panel("vm", "Notice", "first")[0]) == pytest.approx(900, abs=5)
     decisions = lived.panel("vm", "Decisions", "first")[0]
     assert [(row["metric"]["decision"], row["value"][1]) for row in decisions] == [("approve", "1")]
 
@@ -158,9 +167,9 @@ def test_no_failed_approval_is_shown_as_zero_only_where_an_exporter_answers(live
 
 def test_events_that_may_be_of_a_nameless_vm_are_not_called_nothing(lived: World) -> None:
     """No event has a row, and the row in their place says that it is not known yet."""
-    rows = [row for query in lived.panel("vm", "What is on", "nameless") for row in query]
+    rows = [row for query in lived.panel("vm", "Events", "nameless") for row in query]
     assert [row["metric"]["event_type"] for row in rows] == ["not known yet"]
-    assert [row["value"][1] for row in _fleet(lived, "What is blind", "nameless")[1]] == ["1"]
+    assert [row["value"][1] for row in _fleet(lived, "Missing data, by scale set", "nameless")[1]] == ["1"]
     assert _one(_fleet(lived, "VMs scheduled", "nameless")[0]) is GONE
 
 
@@ -255,7 +264,7 @@ def test_every_annotation_obeys_every_choice(lived: World) -> None:
 )
 def test_what_is_chosen_is_counted(lived: World, choice: dict[str, str], counts: list[int]) -> None:
     """With "All" every VM is there, the nine hundred without an owner too; a choice shows its own VMs and no others."""
-    titles = ("VMs", "VMs in maintenance", "VMs scheduled", "Blind or down", "Records late or lost")
+    titles = ("VMs", "VMs in maintenance", "VMs scheduled", "Stale or down", "Records late or lost")
     assert [_one(lived.panel("fleet", title, "fleet", **choice)[0]) for title in titles] == counts
 
 
@@ -275,16 +284,16 @@ def test_alerts_are_those_of_the_chosen_vms(lived: World) -> None:
 
 def test_what_became_of_events_is_told_by_type(lived: World) -> None:
     """Seven starts in six hours by who let them, and their ends."""
-    *counted, none = _fleet(lived, "Who let events start, and how they ended")
+    *counted, none = _fleet(lived, "Starts and ends of events")
     assert [sum(float(row["value"][1]) for row in rows) for rows in counted] == [2, 2, 2, 0, 6, 0, 0]
     assert none == []
-    quiet = _fleet(lived, "Who let events start, and how they ended", "calm")
+    quiet = _fleet(lived, "Starts and ends of events", "calm")
     assert [row["metric"]["event_type"] for row in quiet[-1]] == ["none"]
 
 
 def test_what_the_fleet_felt_is_its_longest_and_its_p99(lived: World) -> None:
     """31 s at one of three VMs."""
-    longest, p99, _ = _fleet(lived, "Interruption: felt and announced")
+    longest, p99, _ = _fleet(lived, "Interruption: observed and announced")
     assert [max(float(value) for _, value in rows[0]["values"]) for rows in (longest, p99)] == [
         31,
         pytest.approx(30.5, abs=0.1),
@@ -301,12 +310,12 @@ def test_one_kind_of_agent_is_all_of_them(lived: World) -> None:
 
 def test_lost_records_have_a_vm(lived: World) -> None:
     """Twelve of one VM, two hours ago."""
-    behind, refused, lost = _fleet(lived, "Records late, refused or lost")
+    behind, refused, lost = _fleet(lived, "Records late, rejected, or lost")
     assert behind == refused == []
     assert [(row["metric"]["vm_name"], row["metric"]["destination"], row["value"][1]) for row in lost] == [
         ("set-7_777", "otlp", "12")
     ]
-    behind, refused, _ = _fleet(lived, "Records late, refused or lost", "wrong")
+    behind, refused, _ = _fleet(lived, "Records late, rejected, or lost", "wrong")
     assert [row["metric"]["vm_name"] for row in behind] == ["wrong-1"]
     assert [row["value"][1] for row in refused] == ["1"]
 
@@ -318,17 +327,19 @@ def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, 
 def test_the_fleet_is_counted(lived: World) -> None:
     """The next start is the earliest of 101; 7 exporters are blind and 5 down, 3 are not known yet, all in one set."""
     assert _one(_fleet(lived, "Next start in")[0]) == lived.ahead(600)
-    blind, warming, share, none = _fleet(lived, "What is blind")
+    blind, warming, share, none = _fleet(lived, "Missing data, by scale set")
     assert [(row["metric"]["vmss_name"], row["value"][1]) for row in blind] == [("set-9", "12")]
     assert [row["value"][1] for row in warming] == ["3"]
     assert [row["value"][1] for row in share] == ["0.12"]
     assert none == []
-    assert [row["metric"]["vmss_name"] for row in _fleet(lived, "What is blind", "calm")[-1]] == ["every VM is seen"]
+    assert [row["metric"]["vmss_name"] for row in _fleet(lived, "Missing data, by scale set", "calm")[-1]] == [
+        "none: all data is current"
+    ]
 
 
 def test_what_is_coming_is_grouped(lived: World) -> None:
     """100 VMs of set-3 in 20 events, and one VM without a scale set; by time of start in the bars beside it."""
-    vms, events, first, last, silent = _fleet(lived, "What is coming, by scale set and type")
+    vms, events, first, last, silent = _fleet(lived, "Scheduled events, by scale set and type")
 
     def by_type(rows: list[dict[str, Any]]) -> dict[str, float]:
         return {row["metric"]["event_type"]: float(row["value"][1]) for row in rows}
@@ -338,16 +349,16 @@ def test_what_is_coming_is_grouped(lived: World) -> None:
     assert by_type(first)["Reboot"] == lived.ahead(600)
     assert by_type(last)["Reboot"] == lived.ahead(3000)
     assert silent == []
-    assert [_one(rows) for rows in _fleet(lived, "When")] == [50, 50, 1, 0, 0]
+    assert [_one(rows) for rows in _fleet(lived, "Scheduled starts")] == [50, 50, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
     ("story", "word"),
-    [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "not known"), ("warming", "not known")],
+    [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "unknown"), ("warming", "unknown")],
 )
 def test_a_fleet_without_events_says_why(lived: World, story: str, word: str) -> None:
     """Nothing scheduled is said only if somebody sees; else the numbers are missing rather than 0."""
-    row = _fleet(lived, "What is coming, by scale set and type", story)[-1]
+    row = _fleet(lived, "Scheduled events, by scale set and type", story)[-1]
     assert [series["metric"]["event_type"] for series in row] == [word]
     scheduled = _one(_fleet(lived, "VMs scheduled", story)[0])
     assert scheduled == (0 if word == "nothing scheduled" else GONE)
@@ -355,7 +366,7 @@ def test_a_fleet_without_events_says_why(lived: World, story: str, word: str) ->
 
 def test_history_is_summed_over_weeks(lived: World) -> None:
     """28 starts a day in three types are 196 a week."""
-    week = _fleet(lived, "Maintenance per week")[0]
+    week = _fleet(lived, "Starts per week")[0]
     assert sum(float(row["values"][-1][1]) for row in week) == pytest.approx(196, abs=6)
 
 
@@ -461,7 +472,7 @@ def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, fl
 
 def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
     """With type and VM as its text; one region for each event, also where several VMs have one at a time."""
-    regions = _regions(lived, _mark("Azure: under way"), "fleet")
+    regions = _regions(lived, _mark("Azure: started"), "fleet")
     assert {text for text, _, _ in regions} == {f"Freeze of set-4_{number}" for number in range(401, 500, 2)}
     for _, start, stop in regions:
         assert start == pytest.approx(-600, abs=301)
@@ -470,7 +481,7 @@ def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
 
 def test_an_end_has_its_outcome(lived: World) -> None:
     """Six in six hours, each a mark of at most the five minutes that a recorded sample stands for."""
-    regions = _regions(lived, _mark("Azure: over"), "fleet")
+    regions = _regions(lived, _mark("Azure: ended"), "fleet")
     assert len(regions) == 6
     assert {text.split()[-1] for text, _, _ in regions} == {"completed"}
     assert all(stop - start <= 300 for _, start, stop in regions)

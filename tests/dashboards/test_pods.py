@@ -44,7 +44,7 @@ def _series(pods: Iterable[tuple[str, str, str]] = PODS) -> list[dict[str, str]]
     return made
 
 
-def _said(case: dict[str, Any], folder: Path) -> str:
+def _output_of(case: dict[str, Any], folder: Path) -> str:
     document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}
     (folder / "test.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     command = [need("promtool"), "test", "rules", str(folder / "test.yml")]
@@ -64,14 +64,14 @@ def test_rules_and_panels_are_evaluated_while_a_node_has_had_two_pods(
         for target in panel["targets"]
     }
     asked = [{"expr": query, "eval_time": at, "exp_samples": []} for query in sorted(queries)]
-    said = _said({"interval": "1m", "input_series": _series(pods), "promql_expr_test": asked}, tmp_path)
+    output = _output_of({"interval": "1m", "input_series": _series(pods), "promql_expr_test": asked}, tmp_path)
     assert len(queries) >= 40
-    assert re.findall(r".*(?:err: |many-to-many|duplicate series).*", said) == []
-    assert "got:" in said  # and was asked for something
+    assert re.findall(r".*(?:err: |many-to-many|duplicate series).*", output) == []
+    assert "got:" in output  # and was asked for something
 
 
-def test_failed_approvals_of_a_new_pod_are_told_and_those_of_the_old_one_are_not_told_again(tmp_path: Path) -> None:
-    """What appears after a pod's first scrape counts, and what its predecessor had counted long before does not."""
+def test_failed_approvals_of_a_new_pod_raise_the_alert_and_older_ones_of_its_predecessor_do_not(tmp_path: Path) -> None:
+    """A series that appears after a pod's first scrape counts; the count of its predecessor from long before doesn't."""
     name = "azure_scheduled_events_approval_request_failures_total"
     series = [
         {"series": f'azure_scheduled_events_up{{job="j",instance="node-1",pod="{pod}"}}', "values": values}
@@ -80,8 +80,8 @@ def test_failed_approvals_of_a_new_pod_are_told_and_those_of_the_old_one_are_not
     series.append({"series": f'{name}{{job="j",instance="node-1",pod="old",reason="timeout"}}', "values": "5x20 stale"})
     silent = {"alertname": "AzureScheduledEventsApprovalFailing", "exp_alerts": []}
     quiet = [{**silent, "eval_time": f"{minute}m"} for minute in (15, 21, 23, 26, 28, 31, 40)]
-    assert "SUCCESS" in _said({"interval": "1m", "input_series": series, "alert_rule_test": quiet}, tmp_path)
+    assert "SUCCESS" in _output_of({"interval": "1m", "input_series": series, "alert_rule_test": quiet}, tmp_path)
     series.append({"series": f'{name}{{job="j",instance="node-1",pod="new",reason="timeout"}}', "values": "_x24 3x20"})
-    told = _said({"interval": "1m", "input_series": series, "alert_rule_test": quiet}, tmp_path)
-    assert "3 requests to approve an event failed at node-1" in told
-    assert set(re.findall(r"time: (\d+m)", told)) == {"26m", "28m", "31m"}
+    output = _output_of({"interval": "1m", "input_series": series, "alert_rule_test": quiet}, tmp_path)
+    assert "3 approval requests from node-1 failed" in output
+    assert set(re.findall(r"time: (\d+m)", output)) == {"26m", "28m", "31m"}

@@ -218,7 +218,7 @@ def test_the_template_declares_what_it_uses() -> None:
 def test_what_arm_would_evaluate_is_refused() -> None:
     """A rule whose text begins like one of ARM's expressions ends the conversion with a sentence."""
     rule = {"record": "a:b:c", "expr": "[1]"}
-    with pytest.raises(ValueError, match="ARM would read an expression"):
+    with pytest.raises(ValueError, match="ARM would evaluate this text"):
         azure_monitor(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
 
 
