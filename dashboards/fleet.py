@@ -291,7 +291,7 @@ UNSEEN: Final = table(
         Column("vm_name", "VM", link=SHOW_VM, width=150),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
         Column("Value #A", "Data", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
-        Column("Value #B", "Last successful poll", "s", width=145),
+        Column("Value #B", "Last successful poll", "s", width=160),
         Column("instance", "Instance"),
         Column("job", "Job"),
     ],

@@ -1,4 +1,4 @@
-"""One Prometheus that has lived through all stories, for every test of the dashboards."""
+"""One Prometheus with the scrapes of all scenarios, for every test of the dashboards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.support.dashboards_world import World, world
 
 @pytest.fixture(scope="session")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Made by each worker that has tests of it."""
-    with world(tmp_path_factory.mktemp("stories")) as made:
+    """Started once by each worker that needs it."""
+    with world(tmp_path_factory.mktemp("scenarios")) as made:
         yield made

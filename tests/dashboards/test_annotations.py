@@ -1,4 +1,4 @@
-"""Marks of events for dashboards that are not ours: how they get into one."""
+"""Add the annotations to another dashboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS: Final = "snippets/annotations"
 @pytest.mark.linux("a shell")
 @pytest.mark.peer("jq")
 def test_jq_puts_the_marks_into_a_dashboard(tmp_path: Path) -> None:
-    """The page's command adds them to those that the dashboard has, and changes nothing else."""
+    """The command of the page adds them to the annotations of a dashboard, and changes nothing else."""
     need("jq")
     (command,) = [block.text for block in blocks(ROOT / "dashboards" / "README.md") if "jq " in block.text]
     mine = load("vm")

@@ -1,4 +1,4 @@
-"""The dashboards as files: made from code, importable anywhere, complete in every panel, and fed by what exists."""
+"""The dashboard files: generated from code, importable, complete in every panel, with queries of existing metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDED: Final = {
     if "record" in rule
 }
 TARGET_LABELS: Final = {"job", "instance", *TAGS}
-"""What a series may have beside the labels of its family: its target's, and on vm_info the tags that are configured."""
+"""Labels of a series in addition to those of its family: those of its target, and on vm_info the configured tags."""
 RECORDED_LABELS: Final = {
     *TARGET_LABELS,
     *CHOICES.values(),
@@ -41,15 +41,15 @@ def _queries(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _selections(query: str) -> Iterator[tuple[str, str]]:
-    """Every metric that a query names, with its selector."""
+    """Yield every metric of a query, with its selector."""
     yield from re.findall(r"((?:\w+:)?azure_scheduled_events_\w+(?::\w+)?)(?:\{([^}]*)\})?", query)
 
 
 # The SDK calls its own builders of the classic model deprecated; the classic model is what all of Grafana imports.
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_committed_file_is_what_the_code_makes(name: str) -> None:
-    """Nobody edits the JSON by hand: building it again gives the same bytes."""
+def test_the_committed_file_is_current(name: str) -> None:
+    """Building the JSON again returns the same bytes."""
     from dashboards.build import BOARDS, rendered
 
     made = rendered(BOARDS[f"{name}.json"])
@@ -58,7 +58,7 @@ def test_the_committed_file_is_what_the_code_makes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_by_hand_by_file_and_by_the_api(name: str) -> None:
-    """No id, the classic model, no __inputs, and one data source variable that everything refers to."""
+    """No id, the classic model, no __inputs, and one data source variable, which everything uses."""
     document = load(name)
     assert document["id"] is None
     assert document["schemaVersion"] == 39
@@ -73,9 +73,9 @@ def test_it_imports_by_hand_by_file_and_by_the_api(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_vms_are_chosen_by(name: str) -> None:
-    """Each takes several values, is narrowed by those before it and asked for again when the time range changes; "All",
-    where a board begins, is also a VM that has no such label."""
+def test_variables_narrow_each_other(name: str) -> None:
+    """Each accepts several values, is narrowed by those before it, and is updated when the time range changes; "All",
+    the default, includes VMs without the label."""
     variables = {variable["name"]: variable for variable in load(name)["templating"]["list"]}
     chosen = ["subscription", "location", "scale_set", "tag_owner", "tag_environment"]
     assert list(variables) == ["datasource", "job", *chosen, *(["instance"] if name == "vm" else [])]
@@ -97,8 +97,8 @@ def test_what_vms_are_chosen_by(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_panel_says_what_it_is(name: str) -> None:
-    """Title, description, unit, thresholds and a text for no data; and no two panels share a title or an id."""
+def test_every_panel_is_described(name: str) -> None:
+    """Title, description, unit, thresholds, and a no-data text; no two panels share a title or an id."""
     drawn = panels(load(name))
     assert len({panel["title"] for panel in drawn}) == len({panel["id"] for panel in drawn}) == len(drawn)
     for panel in drawn:
@@ -113,7 +113,7 @@ def test_every_panel_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_grid_is_full_and_nothing_overlaps(name: str) -> None:
-    """Every line of panels fills the 24 columns, and no cell is taken twice."""
+    """Every row of panels fills the 24 columns, and no cell is used twice."""
     taken: dict[tuple[int, int], str] = {}
     for panel in load(name)["panels"]:
         grid = panel["gridPos"]
@@ -127,8 +127,8 @@ def test_the_grid_is_full_and_nothing_overlaps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_query_is_about_the_chosen_vms_and_about_what_exists(name: str) -> None:
-    """Each metric is in the catalogue or recorded by the rules, each label is one that it has."""
+def test_every_query_selects_vms_and_existing_metrics(name: str) -> None:
+    """Each metric is in the catalogue or recorded by the rules, and has the labels of its selector."""
     for query in _queries(load(name)):
         for metric, selector in _selections(query):
             recorded = ":" in metric
@@ -141,15 +141,15 @@ def test_every_query_is_about_the_chosen_vms_and_about_what_exists(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_counters_are_only_asked_for_their_growth(name: str) -> None:
-    """A counter's own value says nothing; its window is Grafana's, never a number of ours."""
+def test_queries_use_only_the_increase_of_counters(name: str) -> None:
+    """The value of a counter is meaningless; the window is Grafana's, not a fixed one."""
     for query in _queries(load(name)):
         for counter in re.findall(r"azure_scheduled_events_\w+_total\{[^}]*\}", query):
             assert re.search(r"(rate|increase)\(" + re.escape(counter) + r"\[\$__(rate_interval|range)\]", query), query
 
 
-def test_the_dashboards_lead_to_each_other() -> None:
-    """Each has a link to the other one that keeps the time range and all that the other one is chosen by, too."""
+def test_the_dashboards_link_to_each_other() -> None:
+    """Each link keeps the time range and the variables that both boards have."""
     for name, other in (("vm", "fleet"), ("fleet", "vm")):
         (link,) = load(name)["links"]
         path, carried = link["url"].split("?")
@@ -160,9 +160,8 @@ def test_the_dashboards_lead_to_each_other() -> None:
         assert link["keepTime"] is True
 
 
-def test_a_vm_in_a_table_leads_to_its_dashboard() -> None:
-    """The link takes instance and job from fields that its table really has, under the names that they have there, and
-    carries the rest of what is chosen."""
+def test_a_vm_in_a_table_links_to_its_dashboard() -> None:
+    """The link uses instance and job from fields of its table, and keeps the other variables."""
     linked = 0
     for panel in panels(load("fleet")):
         headings = {
@@ -183,6 +182,6 @@ def test_a_vm_in_a_table_leads_to_its_dashboard() -> None:
 
 
 def test_the_dashboards_are_small_enough_to_read() -> None:
-    """A file of the code stays readable; the generated ones stay well under what Grafana's API takes."""
+    """The generated files stay well below the size limit of Grafana's API."""
     for path in Path(ROOT / "dashboards").glob("*.json"):
         assert path.stat().st_size < 200_000, path.name

@@ -1,7 +1,7 @@
-"""What a person reads: the dashboards through Grafana's own pipeline and components, in Node and in a browser.
+"""The dashboards as drawn by Grafana's pipeline and components, in Node and in a browser.
 
-Needs npm's packages and Chromium, so it runs where DASHBOARDS_DRAWN=1 says that tests/grafana has them. With
-DASHBOARDS_PICTURES=FOLDER the pictures are kept there, for looking at.
+The tests need npm packages and Chromium, so they run only with DASHBOARDS_DRAWN=1, after `make grafana`. With
+DASHBOARDS_PICTURES=FOLDER they also write pictures.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ GREEN, ORANGE, RED, PURPLE, BLUE = "#73BF69", "#FF9830", "#F2495C", "#B877D9", "
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Everything that Grafana needs to show the stories, and what its pipeline said about them."""
+    """Everything that Grafana needs to show the scenarios, and the output of its pipeline."""
 
     bundles: Path
     answers: dict[str, dict[str, Answers]]
     contents: dict[str, dict[str, dict[str, Any]]]
 
-    def panel(self, dashboard: str, story: str, title: str) -> Any:
-        """What the panel with this title says in a story."""
+    def panel(self, dashboard: str, scenario: str, title: str) -> Any:
+        """Return the content of the panel with this title in a scenario."""
         (number,) = (panel["id"] for panel in panels(load(dashboard)) if panel["title"] == title)
-        return self.contents[dashboard][story][str(number)]
+        return self.contents[dashboard][scenario][str(number)]
 
-    def table(self, dashboard: str, story: str, title: str) -> list[dict[str, str]]:
-        """The rows of a table, by heading."""
-        contents = self.panel(dashboard, story, title)
+    def table(self, dashboard: str, scenario: str, title: str) -> list[dict[str, str]]:
+        """Return the rows of a table, by heading."""
+        contents = self.panel(dashboard, scenario, title)
         return [dict(zip(contents["columns"], row, strict=True)) for row in contents["rows"]]
 
 
 @pytest.fixture(scope="module")
 def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
-    """All stories, bundled and asked once for every test here."""
+    """All scenarios, bundled and queried once for every test here."""
     folder = tmp_path_factory.mktemp("drawn")
     bundles = bundled(tmp_path_factory.mktemp("bundles"))
     answers = {
-        "vm": {story: lived.answers("vm", story) for story in LIVES},
-        "fleet": {story: lived.answers("fleet", story) for story in FLEETS},
+        "vm": {scenario: lived.answers("vm", scenario) for scenario in LIVES},
+        "fleet": {scenario: lived.answers("fleet", scenario) for scenario in FLEETS},
     }
     contents = {
         name: panel_contents(bundles, ROOT / "dashboards" / f"{name}.json", answers[name], folder) for name in answers
@@ -62,7 +62,7 @@ def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
 
 
 @pytest.mark.parametrize(
-    ("story", "state", "starts_in", "colour"),
+    ("scenario", "state", "starts_in", "colour"),
     [
         ("calm", "Nothing scheduled", "Nothing scheduled", GREEN),
         ("scheduled", "Scheduled", "00:", ORANGE),
@@ -73,16 +73,18 @@ def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
         ("down", "Unknown: no data", "Unknown: no data", PURPLE),
     ],
 )
-def test_the_first_glance(show: Show, story: str, state: str, starts_in: str, colour: str) -> None:
-    """The big words and their colour are those of the story: green is only ever said of a VM that is seen."""
-    (shown,) = show.panel("vm", story, "State")
+def test_state_and_countdown_have_text_and_colour(
+    show: Show, scenario: str, state: str, starts_in: str, colour: str
+) -> None:
+    """Texts and colours match the scenario: green appears only if the VM has current data."""
+    (shown,) = show.panel("vm", scenario, "State")
     assert (shown["text"], shown["color"]) == (state, colour)
-    (countdown,) = show.panel("vm", story, "Starts in")
+    (countdown,) = show.panel("vm", scenario, "Starts in")
     assert countdown["text"].startswith(starts_in)
 
 
 def test_one_event_is_one_row(show: Show) -> None:
-    """Eight queries become one row per event, what is under way first, then what starts soonest."""
+    """Eight queries become one row per event: started events first, then by time of start."""
     rows = show.table("vm", "scheduled", "Events")
     assert [(row["Type"], row["Status"], row["VMs"], row["Announced"]) for row in rows] == [
         ("Reboot", "Scheduled", "2", "–"),
@@ -93,16 +95,16 @@ def test_one_event_is_one_row(show: Show) -> None:
 
 
 @pytest.mark.parametrize(
-    ("story", "word"), [("calm", "nothing scheduled"), ("stale", "unknown"), ("warming", "not known yet")]
+    ("scenario", "word"), [("calm", "nothing scheduled"), ("stale", "unknown"), ("warming", "not known yet")]
 )
-def test_a_table_without_events_says_why(show: Show, story: str, word: str) -> None:
-    """One row, with the word that fits, in place of an empty table."""
-    (row,) = show.table("vm", story, "Events")
+def test_a_table_without_events_shows_the_reason(show: Show, scenario: str, word: str) -> None:
+    """One row with the matching text, instead of an empty table."""
+    (row,) = show.table("vm", scenario, "Events")
     assert row["Type"] == word
 
 
 def test_old_events_are_marked_as_old(show: Show) -> None:
-    """The last known event of a blind exporter stays on show, with a row that says that nothing is known."""
+    """The last known event of an exporter without current data is still shown, with an additional row "unknown"."""
     assert [row["Type"] for row in show.table("vm", "stale-scheduled", "Events")] == ["Reboot", "unknown"]
 
 
@@ -117,7 +119,7 @@ def test_the_timeline_has_a_lane_for_the_vm_and_one_for_each_event(show: Show) -
 
 
 def test_destinations_are_one_row_each(show: Show) -> None:
-    """Six queries become one row per destination; what is not there is a dash, not a sentence."""
+    """Six queries become one row per destination; a missing value is a dash, not a sentence."""
     rows = {row["Destination"]: row for row in show.table("vm", "wrong", "Destinations")}
     assert rows["event_hubs"]["Oldest"] == "–"
     assert rows["otlp"]["Oldest"].endswith("mins")
@@ -125,7 +127,7 @@ def test_destinations_are_one_row_each(show: Show) -> None:
 
 
 def test_the_fleet_at_a_glance(show: Show) -> None:
-    """Numbers with the colours that they deserve, tables merged, a VM without a scale set named as such."""
+    """Numbers have their colours, tables are merged, and a VM without a scale set is marked."""
     shown = {title: show.panel("fleet", "fleet", title)[0] for title in ("VMs in maintenance", "Stale or down")}
     assert {title: (one["text"], one["color"]) for title, one in shown.items()} == {
         "VMs in maintenance": ("50", RED),
@@ -141,11 +143,11 @@ def test_the_fleet_at_a_glance(show: Show) -> None:
     assert len(unseen) == 15
 
 
-@pytest.mark.parametrize("story", ["stale", "warming"])
-def test_a_fleet_that_nobody_sees_is_not_green(show: Show, story: str) -> None:
-    """What can't be counted is not 0."""
+@pytest.mark.parametrize("scenario", ["stale", "warming"])
+def test_a_fleet_without_current_data_is_not_green(show: Show, scenario: str) -> None:
+    """A missing count isn't 0."""
     for title in ("VMs in maintenance", "VMs scheduled", "Next start in"):
-        (shown,) = show.panel("fleet", story, title)
+        (shown,) = show.panel("fleet", scenario, title)
         assert (shown["text"], shown["color"]) == ("Unknown: no exporter has current data", PURPLE)
 
 
@@ -160,9 +162,9 @@ PICTURES: Final[list[tuple[str, str, Literal["light", "dark"], str]]] = [
 
 @pytest.mark.parametrize("picture", PICTURES, ids="-".join)
 def test_grafana_draws_it(show: Show, tmp_path: Path, picture: tuple[str, str, Literal["light", "dark"], str]) -> None:
-    """Grafana's components draw every panel without an error, and the words are on the page."""
-    dashboard, story, mode, word = picture
-    document, answers = load(dashboard), show.answers[dashboard][story]
+    """Grafana's components draw every panel without an error, and the texts are on the page."""
+    dashboard, scenario, mode, word = picture
+    document, answers = load(dashboard), show.answers[dashboard][scenario]
     page = drawn_text(show.bundles, document, answers, mode, tmp_path)
     assert "<title>drawn</title>" in page
     body = page[: page.index("<script>")]
@@ -174,12 +176,12 @@ def test_grafana_draws_it(show: Show, tmp_path: Path, picture: tuple[str, str, L
 @pytest.mark.skipif("DASHBOARDS_PICTURES" not in os.environ, reason="for looking at: DASHBOARDS_PICTURES=FOLDER")
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_pictures_to_look_at(show: Show, mode: Literal["light", "dark"]) -> None:
-    """A picture of every story in this theme."""
+    """Write a picture of every scenario in this theme."""
     folder = Path(os.environ["DASHBOARDS_PICTURES"])
     folder.mkdir(parents=True, exist_ok=True)
-    for dashboard, stories in show.answers.items():
-        for story, answers in stories.items():
-            picture = folder.resolve() / f"{dashboard}-{story}-{mode}.png"
+    for dashboard, scenarios in show.answers.items():
+        for scenario, answers in scenarios.items():
+            picture = folder.resolve() / f"{dashboard}-{scenario}-{mode}.png"
             draw(show.bundles, load(dashboard), answers, mode, picture)
             assert picture.stat().st_size > 20_000
             picture.with_suffix(".html").unlink()

@@ -1,4 +1,4 @@
-"""What dashboards and alerts say about lives of the real agent, on a real Prometheus that has lived through them."""
+"""What dashboards and alerts show for scenarios of the real agent, on a real Prometheus with its scrapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.dashboards_world import RULES, SPANS, World, filled, load, pa
 pytestmark = pytest.mark.peer("prometheus")
 MARKS: Final = "snippets/annotations"
 GONE: Final = None
-"""No sample: the panel shows its text for no data."""
+"""No sample: the panel shows its no-data text."""
 
 
 def _one(series: list[dict[str, Any]]) -> float | None:
@@ -24,7 +24,7 @@ def _one(series: list[dict[str, Any]]) -> float | None:
 
 
 @pytest.mark.parametrize(
-    ("story", "state", "starts_in"),
+    ("scenario", "state", "starts_in"),
     [
         ("calm", 0, FAR),
         ("scheduled", 1, 1320),
@@ -39,10 +39,12 @@ def _one(series: list[dict[str, Any]]) -> float | None:
         ("first", 2, -3 * FAR),
     ],
 )
-def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
-    """State and countdown are those of the story; blind, warming, nameless and down are never calm."""
-    assert _one(lived.panel("vm", "State", story)[0]) == state
-    countdown = _one(lived.panel("vm", "Starts in", story)[0])
+def test_state_and_countdown_match_the_scenario(
+    lived: World, scenario: str, state: int | None, starts_in: float | None
+) -> None:
+    """State and countdown match; stale, warming, nameless, and down never show "nothing scheduled"."""
+    assert _one(lived.panel("vm", "State", scenario)[0]) == state
+    countdown = _one(lived.panel("vm", "Starts in", scenario)[0])
     assert countdown == (lived.ahead(starts_in) if starts_in is not None and abs(starts_in) < FAR else starts_in)
 
 
@@ -71,20 +73,20 @@ SILENT: Final = {
     "led": {"Interruption: observed and announced"},
     "first": set(),
 }
-"""The panels without any data, and therefore with their own text, in each story."""
+"""The panels of each scenario that have no data and show their no-data text."""
 
 
-@pytest.mark.parametrize("story", LIVES)
-def test_a_panel_is_empty_only_where_the_story_is(lived: World, story: str) -> None:
-    """Every other panel has something to show: no query is mistyped, no label never matches."""
-    answers = lived.answers("vm", story)
+@pytest.mark.parametrize("scenario", LIVES)
+def test_a_panel_is_empty_only_if_the_scenario_has_no_data(lived: World, scenario: str) -> None:
+    """Every other panel shows data: no query is mistyped, and every label matches."""
+    answers = lived.answers("vm", scenario)
     titles = {str(panel["id"]): panel["title"] for panel in panels(load("vm"))}
     empty = {titles[number] for number, queries in answers.items() if not any(query["result"] for query in queries)}
-    assert empty == SILENT[story]
+    assert empty == SILENT[scenario]
 
 
-def test_the_events_are_told_with_all_that_is_known(lived: World) -> None:
-    """Both events of the VM, not the neighbour's, the sooner first, with duration and number of VMs where known."""
+def test_events_are_shown_with_duration_and_number_of_vms(lived: World) -> None:
+    """Both events of the VM, but not its neighbour's; the earlier first, with duration and number of VMs if known."""
     _, soonest, durations, resources, seen, approved, base, silent = lived.panel("vm", "Events", "scheduled")
     kinds = [(row["metric"]["event_type"], row["metric"]["event_status"]) for row in soonest]
     assert kinds == [("Reboot", "Scheduled"), ("Freeze", "Scheduled")]
@@ -94,16 +96,16 @@ def test_the_events_are_told_with_all_that_is_known(lived: World) -> None:
     assert approved == silent == []
 
 
-def test_an_interruption_is_shown_as_long_as_it_was(lived: World) -> None:
-    """7.2 s are 7.2 s, beside the 5 s that were announced: nothing is extrapolated."""
-    felt, announced = lived.panel("vm", "Interruption: observed and announced", "started")
-    longest = {row["metric"]["kind"]: max(float(value) for _, value in row["values"]) for row in felt}
+def test_an_interruption_has_its_exact_duration(lived: World) -> None:
+    """7.2 s are 7.2 s, next to the announced 5 s: nothing is extrapolated."""
+    observed, announced = lived.panel("vm", "Interruption: observed and announced", "started")
+    longest = {row["metric"]["kind"]: max(float(value) for _, value in row["values"]) for row in observed}
     assert longest == {"clock_step": pytest.approx(7.2), "stall": pytest.approx(7.0)}
     assert {value for row in announced for _, value in row["values"]} == {"5"}
 
 
 def test_decisions_name_reason_and_rule(lived: World) -> None:
-    """What was held and approved, and why, without the noise of events that already run or are a neighbour's."""
+    """Held and approved events with reasons, without events that have started or name only a neighbour."""
     rows = lived.panel("vm", "Decisions", "wrong")[0]
     decisions = {
         (row["metric"]["event_type"], row["metric"].get("reason", ""), row["metric"].get("rule", "")) for row in rows
@@ -116,8 +118,8 @@ def test_decisions_name_reason_and_rule(lived: World) -> None:
     assert {reason for _, reason, _ in decisions} == {"", "no-rule", "unknown-type"}
 
 
-def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
-    """The decisions of now, one per event, with type, reason and rule: none of what is over."""
+def test_each_event_has_one_current_decision(lived: World) -> None:
+    """One current decision per event, with type, reason, and rule; none for events that have ended."""
     rows = lived.panel("vm", "Current decisions", "wrong")[0]
     decisions = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
     assert sorted(decisions) == [
@@ -134,8 +136,8 @@ def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
     assert len({row["metric"]["event_id"] for row in rows}) == len(rows)
 
 
-def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
-    """Approvals by what became of them; no hold; a disk that takes the records."""
+def test_approvals_hold_and_outbox_state_are_shown(lived: World) -> None:
+    """Approvals by outcome; no hold; a writable outbox."""
     sent, failed, postponed, outdated = (_one(rows) for rows in lived.panel("vm", "Approvals sent", "wrong"))
     assert sent is not None
     assert failed is not None
@@ -145,37 +147,37 @@ def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
     assert _one(lived.panel("vm", "Outbox writes", "wrong")[0]) == 1
 
 
-def test_what_a_counter_appears_with_is_shown(lived: World) -> None:
-    """Failed approvals, notice, decisions and an interruption that no scrape saw at 0; increase() alone sees none."""
+def test_the_first_value_of_a_counter_is_shown(lived: World) -> None:
+    """Failed approvals, notice, decisions, and an interruption without a scrape at 0; increase() misses all of them."""
     failures = 'azure_scheduled_events_approval_request_failures_total{job="first"}'
     assert _one(lived.now(failures)) == 2
     assert not _one(lived.now(f"increase({failures}[15m])"))
     _, failed, *_ = lived.panel("vm", "Approvals sent", "first")
     assert _one(failed) == 2
-    felt, _ = lived.panel("vm", "Interruption: observed and announced", "first")
-    assert {float(value) for row in felt for _, value in row["values"]} == {12.0}
+    observed, _ = lived.panel("vm", "Interruption: observed and announced", "first")
+    assert {float(value) for row in observed for _, value in row["values"]} == {12.0}
     assert _one(lived.panel("vm", "Notice", "first")[0]) == pytest.approx(900, abs=5)
     decisions = lived.panel("vm", "Decisions", "first")[0]
     assert [(row["metric"]["decision"], row["value"][1]) for row in decisions] == [("approve", "1")]
 
 
-def test_no_failed_approval_is_shown_as_zero_only_where_an_exporter_answers(lived: World) -> None:
-    """0 in the calm story, and nothing where there is no exporter."""
+def test_zero_failed_approvals_are_shown_only_if_an_exporter_answers(lived: World) -> None:
+    """0 in the calm scenario, and no sample without an exporter."""
     assert _one(lived.panel("vm", "Approvals sent", "calm")[1]) == 0
-    assert _one(lived.panel("vm", "Approvals sent", "nobody")[1]) is GONE
+    assert _one(lived.panel("vm", "Approvals sent", "absent")[1]) is GONE
 
 
-def test_events_that_may_be_of_a_nameless_vm_are_not_called_nothing(lived: World) -> None:
-    """No event has a row, and the row in their place says that it is not known yet."""
+def test_events_of_a_nameless_vm_are_not_shown_as_nothing_scheduled(lived: World) -> None:
+    """No event has a row, and the only row is "not known yet"."""
     rows = [row for query in lived.panel("vm", "Events", "nameless") for row in query]
     assert [row["metric"]["event_type"] for row in rows] == ["not known yet"]
     assert [row["value"][1] for row in _fleet(lived, "Missing data, by scale set", "nameless")[1]] == ["1"]
     assert _one(_fleet(lived, "VMs scheduled", "nameless")[0]) is GONE
 
 
-def test_trouble_with_a_destination_is_shown(lived: World) -> None:
-    """Waiting, oldest, failed and refused records of the one that fails, and nothing of that for the other."""
-    waiting, oldest, sent, failed, _, refused = (
+def test_a_failing_destination_is_shown(lived: World) -> None:
+    """Waiting, oldest, failed, and rejected records of the failing destination, and none of the other one."""
+    waiting, oldest, sent, failed, _, rejected = (
         {row["metric"]["destination"]: float(row["value"][1]) for row in rows}
         for rows in lived.panel("vm", "Destinations", "wrong")
     )
@@ -184,11 +186,11 @@ def test_trouble_with_a_destination_is_shown(lived: World) -> None:
     assert oldest["otlp"] > 600
     assert sent["event_hubs"] > sent["otlp"]
     assert failed["event_hubs"] == 0 < failed["otlp"]
-    assert (refused["event_hubs"], refused["otlp"]) == (0, 1)
+    assert (rejected["event_hubs"], rejected["otlp"]) == (0, 1)
 
 
 def test_starts_and_ends_are_marked(lived: World) -> None:
-    """A start is marked at the moment that the agent saw it, an end with its outcome."""
+    """A start has the time at which the agent saw it, an end has its outcome."""
     starts, ends = load("vm")["annotations"]["list"]
     assert starts["useValueForTime"] is True
     marked = lived.over(filled(starts["expr"], "started", 7200), 7200, 60)
@@ -199,8 +201,8 @@ def test_starts_and_ends_are_marked(lived: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["vm", "fleet"])
-def test_the_variables_offer_what_there_is(lived: World, name: str) -> None:
-    """Each offers the values of its label among the VMs that are chosen before it."""
+def test_variables_offer_the_values_of_the_selected_vms(lived: World, name: str) -> None:
+    """Each offers the values of its label among the VMs that the previous variables select."""
     variables = {variable["name"]: variable for variable in load(name)["templating"]["list"]}
     assert _values(lived, variables["job"], ".+") == {*LIVES, "fleet"}
     assert _values(lived, variables["subscription"], "fleet") == {"sub-a", "sub-b"}
@@ -213,8 +215,8 @@ def test_the_variables_offer_what_there_is(lived: World, name: str) -> None:
     assert _values(lived, variables["tag_owner"], "scheduled") == set()
 
 
-def test_an_instance_is_chosen_among_few(lived: World) -> None:
-    """What is chosen before narrows the list; a VM that does not know its name is in it while nothing is chosen."""
+def test_other_variables_narrow_the_instances(lived: World) -> None:
+    """The previous variables narrow the list; without a selection it includes a VM with an unknown name."""
     variable = load("vm")["templating"]["list"][-1]
     assert _values(lived, variable, "scheduled") == {"web_1:10169"}
     assert _values(lived, variable, "nameless") == {"who-1:10169"}
@@ -229,24 +231,24 @@ def _values(lived: World, variable: dict[str, Any], job: str, **choices: str) ->
 
 
 @pytest.mark.parametrize("variable", ["job", *CHOICES])
-def test_every_panel_obeys_every_choice(lived: World, variable: str) -> None:
-    """Nothing is shown of VMs that are not chosen; but an alert that is not of one VM is shown to all it may be of."""
+def test_every_panel_obeys_every_variable(lived: World, variable: str) -> None:
+    """Other VMs aren't shown; an alert that isn't about one VM is shown for all VMs that it may be about."""
     wide = sum("instance" not in alert["labels"] for alert in lived.active)
     for panel in panels(load("fleet")):
         for target in panel["targets"]:
-            shown = lived.target(target, "fleet", **{"job": "fleet", variable: "nobody"})
+            shown = lived.target(target, "fleet", **{"job": "fleet", variable: "absent"})
             if "ALERTS{" in target["expr"]:
                 assert sum(float(row["value"][1]) for row in shown) <= wide, panel["title"]
             else:
                 assert shown == [], (panel["title"], target["expr"])
 
 
-def test_every_annotation_obeys_every_choice(lived: World) -> None:
-    """Marks on the curves are those of the chosen VMs."""
+def test_every_annotation_obeys_every_variable(lived: World) -> None:
+    """Annotations are those of the selected VMs."""
     for annotation in load("fleet")["annotations"]["list"]:
         assert lived.over(filled(annotation["expr"], "fleet", 86400), 86400, 300)
         for variable in CHOICES:
-            expression = filled(annotation["expr"], "fleet", 86400, **{variable: "nobody"})
+            expression = filled(annotation["expr"], "fleet", 86400, **{variable: "absent"})
             assert lived.over(expression, 86400, 300) == []
 
 
@@ -262,14 +264,14 @@ def test_every_annotation_obeys_every_choice(lived: World) -> None:
         ({"tag_environment": "prod", "location": "westeurope"}, [300, 50, 1, 0, 0]),
     ],
 )
-def test_what_is_chosen_is_counted(lived: World, choice: dict[str, str], counts: list[int]) -> None:
-    """With "All" every VM is there, the nine hundred without an owner too; a choice shows its own VMs and no others."""
+def test_selected_vms_are_counted(lived: World, choice: dict[str, str], counts: list[int]) -> None:
+    """ "All" includes every VM, also the nine hundred without an owner; a selection includes only its VMs."""
     titles = ("VMs", "VMs in maintenance", "VMs scheduled", "Stale or down", "Records late or lost")
     assert [_one(lived.panel("fleet", title, "fleet", **choice)[0]) for title in titles] == counts
 
 
-def test_alerts_are_those_of_the_chosen_vms(lived: World) -> None:
-    """By name, those that fire and those that wait; those that only inform last."""
+def test_alerts_are_those_of_the_selected_vms(lived: World) -> None:
+    """Firing and pending alerts by name, with severity info last."""
     firing, pending, none = _fleet(lived, "Alerts")
     assert {row["metric"]["alertname"]: row["value"][1] for row in firing}["MaintenanceImminent"] == "50"
     severities = [row["metric"]["severity"] for row in firing]
@@ -282,8 +284,8 @@ def test_alerts_are_those_of_the_chosen_vms(lived: World) -> None:
     assert [row["metric"]["alertname"] for row in calm[2]] == ["none"]
 
 
-def test_what_became_of_events_is_told_by_type(lived: World) -> None:
-    """Seven starts in six hours by who let them, and their ends."""
+def test_starts_and_ends_are_counted_by_type(lived: World) -> None:
+    """Starts in six hours by approver, and their ends by outcome."""
     *counted, none = _fleet(lived, "Starts and ends of events")
     assert [sum(float(row["value"][1]) for row in rows) for rows in counted] == [2, 2, 2, 0, 6, 0, 0]
     assert none == []
@@ -291,7 +293,7 @@ def test_what_became_of_events_is_told_by_type(lived: World) -> None:
     assert [row["metric"]["event_type"] for row in quiet[-1]] == ["none"]
 
 
-def test_what_the_fleet_felt_is_its_longest_and_its_p99(lived: World) -> None:
+def test_interruptions_of_the_fleet_are_shown_as_maximum_and_p99(lived: World) -> None:
     """31 s at one of three VMs."""
     longest, p99, _ = _fleet(lived, "Interruption: observed and announced")
     assert [max(float(value) for _, value in rows[0]["values"]) for rows in (longest, p99)] == [
@@ -300,8 +302,8 @@ def test_what_the_fleet_felt_is_its_longest_and_its_p99(lived: World) -> None:
     ]
 
 
-def test_one_kind_of_agent_is_all_of_them(lived: World) -> None:
-    """Every VM that answers is counted once, under its mode and version."""
+def test_agents_are_counted_by_mode_and_version(lived: World) -> None:
+    """Every VM that answers counts once, with its mode and version."""
     counted, share = _fleet(lived, "Mode and version")
     assert [(row["metric"], row["value"][1]) for row in counted] == [({"mode": "dry-run", "version": "1.0.0"}, "995")]
     assert [row["value"][1] for row in share] == ["1"]
@@ -309,15 +311,15 @@ def test_one_kind_of_agent_is_all_of_them(lived: World) -> None:
 
 
 def test_lost_records_have_a_vm(lived: World) -> None:
-    """Twelve of one VM, two hours ago."""
-    behind, refused, lost = _fleet(lived, "Records late, rejected, or lost")
-    assert behind == refused == []
+    """Twelve records of one VM, two hours ago."""
+    behind, rejected, lost = _fleet(lived, "Records late, rejected, or lost")
+    assert behind == rejected == []
     assert [(row["metric"]["vm_name"], row["metric"]["destination"], row["value"][1]) for row in lost] == [
         ("set-7_777", "otlp", "12")
     ]
-    behind, refused, _ = _fleet(lived, "Records late, rejected, or lost", "wrong")
+    behind, rejected, _ = _fleet(lived, "Records late, rejected, or lost", "wrong")
     assert [row["metric"]["vm_name"] for row in behind] == ["wrong-1"]
-    assert [row["value"][1] for row in refused] == ["1"]
+    assert [row["value"][1] for row in rejected] == ["1"]
 
 
 def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, Any]]]:
@@ -325,10 +327,10 @@ def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, 
 
 
 def test_the_fleet_is_counted(lived: World) -> None:
-    """The next start is the earliest of 101; 7 exporters are blind and 5 down, 3 are not known yet, all in one set."""
+    """The next start is the earliest of 101; 7 exporters are stale, 5 down, 3 not known yet, all in one scale set."""
     assert _one(_fleet(lived, "Next start in")[0]) == lived.ahead(600)
-    blind, warming, share, none = _fleet(lived, "Missing data, by scale set")
-    assert [(row["metric"]["vmss_name"], row["value"][1]) for row in blind] == [("set-9", "12")]
+    unwatched, warming, share, none = _fleet(lived, "Missing data, by scale set")
+    assert [(row["metric"]["vmss_name"], row["value"][1]) for row in unwatched] == [("set-9", "12")]
     assert [row["value"][1] for row in warming] == ["3"]
     assert [row["value"][1] for row in share] == ["0.12"]
     assert none == []
@@ -337,8 +339,8 @@ def test_the_fleet_is_counted(lived: World) -> None:
     ]
 
 
-def test_what_is_coming_is_grouped(lived: World) -> None:
-    """100 VMs of set-3 in 20 events, and one VM without a scale set; by time of start in the bars beside it."""
+def test_scheduled_events_are_grouped(lived: World) -> None:
+    """100 VMs of set-3 in 20 events, and one VM without a scale set; the bars group them by time of start."""
     vms, events, first, last, silent = _fleet(lived, "Scheduled events, by scale set and type")
 
     def by_type(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -353,14 +355,14 @@ def test_what_is_coming_is_grouped(lived: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("story", "word"),
+    ("scenario", "word"),
     [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "unknown"), ("warming", "unknown")],
 )
-def test_a_fleet_without_events_says_why(lived: World, story: str, word: str) -> None:
-    """Nothing scheduled is said only if somebody sees; else the numbers are missing rather than 0."""
-    row = _fleet(lived, "Scheduled events, by scale set and type", story)[-1]
+def test_a_fleet_without_events_shows_the_reason(lived: World, scenario: str, word: str) -> None:
+    """ "nothing scheduled" appears only if a VM has current data; otherwise the numbers are missing, not 0."""
+    row = _fleet(lived, "Scheduled events, by scale set and type", scenario)[-1]
     assert [series["metric"]["event_type"] for series in row] == [word]
-    scheduled = _one(_fleet(lived, "VMs scheduled", story)[0])
+    scheduled = _one(_fleet(lived, "VMs scheduled", scenario)[0])
     assert scheduled == (0 if word == "nothing scheduled" else GONE)
 
 
@@ -370,8 +372,8 @@ def test_history_is_summed_over_weeks(lived: World) -> None:
     assert sum(float(row["values"][-1][1]) for row in week) == pytest.approx(196, abs=6)
 
 
-def test_a_thousand_vms_answer_at_once(lived: World) -> None:
-    """No query, about all of them or one among them, looks at a twentieth of their series for any point in time."""
+def test_queries_read_a_small_part_of_the_series(lived: World) -> None:
+    """No query about the fleet or one of its VMs reads a twentieth of the series for any point in time."""
     assert len(lived.now('count by (instance) (azure_scheduled_events_up{job="fleet"})')) == FLEET_SIZE - 5
     everything = lived.samples('count({job="fleet"})')
     assert everything > 100 * FLEET_SIZE
@@ -405,19 +407,19 @@ ALERTS: Final[dict[str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("story", ALERTS)
-def test_the_alerts_of_a_story(lived: World, story: str) -> None:
-    """Exactly these are pending or firing, and none of their texts shows a template that failed."""
-    active = lived.alerts(story)
-    assert {name.removeprefix("AzureScheduledEvents") for name in active} == ALERTS[story]
+@pytest.mark.parametrize("scenario", ALERTS)
+def test_a_scenario_raises_exactly_its_alerts(lived: World, scenario: str) -> None:
+    """Exactly these alerts are pending or firing, and none of their texts contains a failed template."""
+    active = lived.alerts(scenario)
+    assert {name.removeprefix("AzureScheduledEvents") for name in active} == ALERTS[scenario]
     for alert in active.values():
         for text in alert["annotations"].values():
             assert "<" not in text, text
             assert "  " not in text, text
 
 
-def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
-    """One alert, about the one event that was started from elsewhere, among others of its type that were not."""
+def test_the_externally_approved_event_is_identified(lived: World) -> None:
+    """The only alert is about the event that was approved externally, among other events of its type."""
     active = lived.active
     name = "AzureScheduledEventsApprovedExternally"
     accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
@@ -427,7 +429,7 @@ def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
 
 
 def test_every_rule_runs(lived: World) -> None:
-    """Each expression is answered without an error, and alerts fill in their labels and texts without one."""
+    """Each expression is evaluated without an error, and so are the labels and texts of alerts."""
     for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:
             lived.now(rule["expr"])
@@ -436,13 +438,13 @@ def test_every_rule_runs(lived: World) -> None:
             assert rule["health"] == "ok", (rule["name"], rule.get("lastError"))
 
 
-def test_a_curve_has_as_many_points_as_its_range() -> None:
-    """The steps of the tests are Grafana's: no finer than a minute, and an hour where the panel asks for it."""
+def test_the_steps_of_queries_are_those_of_grafana() -> None:
+    """The step is at least a minute, and an hour if the panel sets it."""
     steps = {step_of(target, SPANS["fleet"]) for panel in panels(load("fleet")) for target in panel["targets"]}
     assert steps == {120, 3600}
 
 
-# -- marks of events for dashboards that are not ours
+# -- annotations for other dashboards
 
 
 def _mark(name: str) -> dict[str, Any]:
@@ -451,8 +453,10 @@ def _mark(name: str) -> dict[str, Any]:
 
 
 def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, float, float]]:
-    """What Grafana draws: a text, and from when to when in seconds before the end. It joins samples that are not
-    further apart than the step of the query."""
+    """Return the regions that Grafana draws: text, start, and end in seconds before the end of the scenario.
+
+    Grafana joins samples that aren't further apart than the step of the query.
+    """
     step = int(mark["step"].removesuffix("s"))
     expression = (
         re.sub(r"(:\w+)(\{|\))", rf'\1{{job="{job}",\2', mark["expr"], count=1).replace(",{", ",").replace(",)", "})")
@@ -471,7 +475,7 @@ def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, fl
 
 
 def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
-    """With type and VM as its text; one region for each event, also where several VMs have one at a time."""
+    """The text is type and VM; each event has a region, even if several VMs have one at a time."""
     regions = _regions(lived, _mark("Azure: started"), "fleet")
     assert {text for text, _, _ in regions} == {f"Freeze of set-4_{number}" for number in range(401, 500, 2)}
     for _, start, stop in regions:
@@ -480,15 +484,15 @@ def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
 
 
 def test_an_end_has_its_outcome(lived: World) -> None:
-    """Six in six hours, each a mark of at most the five minutes that a recorded sample stands for."""
+    """Six in six hours, each at most as long as the five minutes of a recorded sample."""
     regions = _regions(lived, _mark("Azure: ended"), "fleet")
     assert len(regions) == 6
     assert {text.split()[-1] for text, _, _ in regions} == {"completed"}
     assert all(stop - start <= 300 for _, start, stop in regions)
 
 
-def test_what_is_scheduled_is_drawn_only_when_somebody_asks(lived: World) -> None:
-    """It is there and off."""
+def test_scheduled_events_are_off_by_default(lived: World) -> None:
+    """The annotation exists and is disabled."""
     mark = _mark("Azure: scheduled")
     assert mark["enable"] is False
     assert any(text.startswith("Reboot of set-3_") for text, _, _ in _regions(lived, mark, "fleet"))

@@ -1,4 +1,4 @@
-"""Alerts and dashboards where targets are pods: an instance, which is a node, has one pod after another."""
+"""Alerts and dashboards if targets are pods: an instance, which is a node, has one pod after another."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.peer("promtool")
 
 RULES: Final = Path(__file__).parents[2] / "alerts" / "rules.yml"
 WORDS: Final = {"event_status": "Started", "event_type": "Reboot", "attributed": "true", "le": "+Inf"}
-"""Labels whose value a rule asks for; of all others any value does."""
+"""Labels whose value a rule selects; the value of all others is arbitrary."""
 PODS: Final = (
     ("node-1", "old", "1x20 stale"),
     ("node-1", "new", "_x22 1x20"),
     ("node-2", "only", "1x20 _x2 2x20"),
 )
-"""Instance, pod and samples, a minute between two: a roll-out reached the first node alone."""
+"""Instance, pod, and samples a minute apart: a rollout has reached only the first node."""
 
 OVERLAPPING: Final = (("node-1", "old", "1x20 stale"), ("node-1", "new", "_x15 1x25"), ("node-2", "only", "1x40"))
-"""The target of the old pod is still there for five minutes, as for a scrape or two it is, and longer if federated."""
+"""The target of the old pod exists for five minutes longer, as it does for a scrape or two, or longer if federated."""
 
 
 def _series(pods: Iterable[tuple[str, str, str]] = PODS) -> list[dict[str, str]]:
@@ -38,7 +38,7 @@ def _series(pods: Iterable[tuple[str, str, str]] = PODS) -> list[dict[str, str]]
         for instance, pod, values in pods:
             labels = {label: WORDS.get(label, "a") for label in own} | {"job": "j", "instance": instance, "pod": pod}
             written = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
-            # What happens once the roll-out is under way has no series before.
+            # Counters of events during the rollout have no series before it.
             late = pod == "only" and name.endswith(("failures_total", "decisions_total", "seconds_sum"))
             made.append({"series": f"{name}{{{written}}}", "values": "_x22 1x20" if late else values})
     return made
@@ -56,7 +56,7 @@ def _output_of(case: dict[str, Any], folder: Path) -> str:
 def test_rules_and_panels_are_evaluated_while_a_node_has_had_two_pods(
     pods: Iterable[tuple[str, str, str]], at: str, tmp_path: Path
 ) -> None:
-    """A pod that was replaced within a window makes no match ambiguous: that ends a rule for all nodes, not for one."""
+    """A pod that was replaced within a window makes no match ambiguous, which would break a rule for all nodes."""
     queries = {
         filled(target["expr"], "j", 3600)
         for name in ("vm", "fleet")
@@ -67,11 +67,11 @@ def test_rules_and_panels_are_evaluated_while_a_node_has_had_two_pods(
     output = _output_of({"interval": "1m", "input_series": _series(pods), "promql_expr_test": asked}, tmp_path)
     assert len(queries) >= 40
     assert re.findall(r".*(?:err: |many-to-many|duplicate series).*", output) == []
-    assert "got:" in output  # and was asked for something
+    assert "got:" in output  # the queries were evaluated
 
 
 def test_failed_approvals_of_a_new_pod_raise_the_alert_and_older_ones_of_its_predecessor_do_not(tmp_path: Path) -> None:
-    """A series that appears after a pod's first scrape counts; the count of its predecessor from long before doesn't."""
+    """A series that appears after a pod's first scrape counts; older counts of its predecessor don't."""
     name = "azure_scheduled_events_approval_request_failures_total"
     series = [
         {"series": f'azure_scheduled_events_up{{job="j",instance="node-1",pod="{pod}"}}', "values": values}

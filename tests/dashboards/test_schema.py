@@ -1,4 +1,4 @@
-"""The dashboards against Grafana's own types of the oldest version that they are said to be for."""
+"""The dashboards match Grafana's types of the oldest supported version."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _unknown(boards: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def test_the_types_are_those_of_the_oldest_grafana_that_is_named() -> None:
-    """The locked types are of the version that the code names, and the page says the same."""
+def test_the_types_are_of_the_oldest_supported_grafana() -> None:
+    """The locked types have the version that code and README name."""
     packages = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     assert packages["node_modules/@grafana/schema"]["version"].startswith(f"{LEAST}.")
     assert f"Grafana {LEAST}" in Path(ROOT / "dashboards" / "README.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_the_types_are_those_of_the_oldest_grafana_that_is_named() -> None:
 
 
 def test_every_field_is_known_to_the_oldest_grafana() -> None:
-    """Of every dashboard, panel, query, variable, link and annotation: a field that came later would be lost there."""
+    """It knows every field of dashboards, panels, queries, variables, links, and annotations."""
     boards = {name.replace("/", "-"): load(name) for name in FILES}
     assert _unknown(boards) == {name: [] for name in boards}
 
@@ -49,8 +49,8 @@ LATER: Final[dict[str, tuple[tuple[str | int, ...], Any]]] = {
 }
 
 
-def test_a_field_that_came_later_is_found() -> None:
-    """Wherever it stands, and also a word that a known field did not have."""
+def test_a_later_field_is_found() -> None:
+    """At any level, and also a later value of a known field."""
     boards = {}
     for name, (path, value) in LATER.items():
         board: Any = load("fleet")

@@ -1,4 +1,4 @@
-"""A real Prometheus that has lived through the stories: their scrapes are backfilled and the rules run on them."""
+"""A real Prometheus with the backfilled scrapes of all scenarios, on which the rules run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.dashboards_stories import Scrape, fleet, recorded_before, sto
 from tests.support.peers import need
 
 EMPTY: Final = re.compile(r'(?<![^,])\w+="",?')
-"""A label without a value, which Prometheus does not store when it scrapes."""
+"""A label without a value, which Prometheus doesn't store."""
 SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 
 
 def stamped(text: str, at: float, **target: str) -> Iterator[str]:
-    """The samples of an exposition as Prometheus would store them: with the target's labels and the scrape's time."""
+    """Yield the samples of an exposition as Prometheus stores them: with target labels and scrape time."""
     labels = ",".join(f'{name}="{value}"' for name, value in target.items())
     for line in text.splitlines():
         if line.startswith("#") or not line:
@@ -31,7 +31,7 @@ def stamped(text: str, at: float, **target: str) -> Iterator[str]:
 
 
 def scraped(scrapes: Iterable[Scrape]) -> Iterator[str]:
-    """All lines of these scrapes, with the `up` that Prometheus itself adds to each."""
+    """Yield all lines of these scrapes, with the `up` that Prometheus adds to each."""
     for scrape in scrapes:
         target = {"job": scrape.job, "instance": scrape.instance}
         yield from stamped(f"up {int(scrape.text is not None)}", scrape.at, **target)
@@ -40,7 +40,7 @@ def scraped(scrapes: Iterable[Scrape]) -> Iterator[str]:
 
 
 def everything(end: float, folder: Path) -> Iterator[str]:
-    """All stories, and what the rules recorded before."""
+    """Yield all scenarios, and the series that the rules recorded before."""
     yield from scraped(story_scrapes(end, folder))
     yield from scraped(fleet(end, folder))
     for at, series, value in sorted(recorded_before(end)):
@@ -48,12 +48,12 @@ def everything(end: float, folder: Path) -> Iterator[str]:
 
 
 def backfill(lines: Iterable[str], folder: Path) -> Path:
-    """Blocks in `folder`/tsdb that hold these lines."""
+    """Create blocks with these lines in `folder`/tsdb."""
     text = folder / "stories.om"
     with text.open("w", encoding="utf-8") as file:
         file.writelines(lines)
         file.write("# EOF\n")
-    # The longest block that Prometheus knows: promtool reads the whole text once per block.
+    # The longest block of Prometheus: promtool reads the whole text once per block.
     options = ["--quiet", "--max-block-duration=744h"]
     command = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", *options, str(text), str(folder / "tsdb")]
     done = subprocess.run(command, text=True, capture_output=True, check=False)

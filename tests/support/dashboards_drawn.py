@@ -1,4 +1,4 @@
-"""Pictures of the dashboards: Grafana's own components in a headless browser, fed with what Prometheus answered."""
+"""Pictures of the dashboards: Grafana's components in a headless browser, with the responses of Prometheus."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ QUIET: Final = (
     "--allow-file-access-from-files",
 )
 CELL, ROW, GAP = 60, 34, 8
-"""As page.tsx has them: pixels of a column, of a row, between panels."""
+"""The values of page.tsx: pixels of a column, of a row, and between panels."""
 
 Mode = Literal["light", "dark"]
 Answers = dict[str, list[dict[str, Any]]]
 
 
 def bundled(folder: Path) -> Path:
-    """The bundles in `folder`, built with the npm packages beside them (`npm ci` in tests/grafana)."""
+    """Build the bundles in `folder` with the npm packages of tests/grafana (`npm ci`), and return it."""
     subprocess.run([node_binary(), "build.mjs", str(folder)], cwd=GRAFANA, check=True, timeout=120)
     return folder
 
@@ -42,7 +42,7 @@ def bundled(folder: Path) -> Path:
 def panel_contents(
     bundles: Path, dashboard: Path, answers: dict[str, Answers], folder: Path
 ) -> dict[str, dict[str, Any]]:
-    """What each panel says in each story, by story and the panel's id, as Grafana's pipeline puts it."""
+    """Return the content of each panel by scenario and panel id, as Grafana's pipeline formats it."""
     file = folder / f"{dashboard.stem}.answers.json"
     file.write_text(json.dumps(answers), encoding="utf-8")
     command = [node_binary(), str(bundles / "told.cjs"), str(dashboard), str(file)]
@@ -57,7 +57,7 @@ def draw(bundles: Path, document: dict[str, Any], answers: Answers, mode: Mode, 
 
 
 def drawn_text(bundles: Path, document: dict[str, Any], answers: Answers, mode: Mode, folder: Path) -> str:
-    """The page after Grafana's components have drawn it, as HTML."""
+    """Return the page that Grafana's components have drawn, as HTML."""
     page = _page(bundles, document, answers, mode, folder / "drawn.png")
     return _browse(page, document, "--dump-dom")
 

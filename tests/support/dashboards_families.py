@@ -1,4 +1,4 @@
-"""The metric catalogue as alerts and dashboards are held against it."""
+"""The metric catalogue, for checks of alerts and dashboards."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from exporter.sinks.prometheus.catalogue import BY_NAME, FAMILIES, PREFIX, Famil
 
 
 def sample_names(family: Family) -> tuple[str, ...]:
-    """The sample names that an exposition has for this family."""
+    """Return the sample names of this family in an exposition."""
     if family.type == "histogram":
         return tuple(family.full_name + suffix for suffix in ("_bucket", "_sum", "_count"))
     return (family.full_name,)
 
 
 def metric_names() -> set[str]:
-    """Every sample name of the catalogue."""
+    """Return every sample name of the catalogue."""
     return {name for family in FAMILIES for name in sample_names(family)}
 
 
 def labels_of(name: str) -> set[str]:
-    """The labels that a sample of this name has."""
+    """Return the labels of a sample with this name."""
     short = name.removeprefix(PREFIX)
     if short in BY_NAME:
         return set(BY_NAME[short].labels)

@@ -1,7 +1,7 @@
-"""Lives of the real agent: the simulator's platform, a clock that a test turns, and what `/metrics` says on the way.
+"""Scenarios of the real agent: the platform of the simulator, a clock that a test sets, and the resulting `/metrics`.
 
-Nothing of the agent is replaced: documents come from the simulated platform, state and queues are in a real outbox,
-the text is the real collector's. Only the wires are short: no HTTP to the platform, no backend behind a destination.
+No part of the agent is replaced: documents come from the simulated platform, state and queues are in a real outbox,
+and the text is from the real collector. There is only no HTTP to the platform, and no backend of a destination.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ CAPACITY: Final = 104_857_600
 
 
 class Clock:
-    """Wall and monotonic time, in step; turned by hand."""
+    """Wall and monotonic time, which advance together when a test sets them."""
 
     def __init__(self, wall: float) -> None:
         self.wall = wall
 
     def instant(self) -> Instant:
-        """Now, on both clocks."""
+        """Return the time of both clocks."""
         return Instant(self.utc(), self.mono())
 
     def utc(self) -> datetime:
-        """Now, as the wall clock shows it."""
+        """Return the wall time."""
         return datetime.fromtimestamp(self.wall, UTC)
 
     def mono(self) -> float:
-        """Now on the clock that can't be set, in seconds."""
+        """Return the monotonic time, in seconds."""
         return self.wall - 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Felt:
-    """The VM noticed that it had stood still."""
+    """The VM observed an interruption."""
 
     at: float
     kind: InterruptionKind
@@ -62,7 +62,7 @@ class Felt:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What happens to one VM and its agent. Times in seconds before the end of the story, so negative."""
+    """One VM and its agent. Times are in seconds before the end of the scenario, so negative."""
 
     vm: str
     scenario: Scenario
@@ -77,12 +77,12 @@ class Life:
     capacity: int = CAPACITY
     felt: tuple[Felt, ...] = ()
     named: bool = True
-    """The metadata service tells who the VM is."""
+    """The metadata service returns the identity of the VM."""
     prepare: Callable[[PrometheusSink, float], None] = field(default=lambda _sink, _end: None)
 
 
 class _Metadata:
-    """The metadata service as this VM reaches it: the platform's document, or no answer."""
+    """The metadata service for this VM: the document of the platform, or no answer."""
 
     def __init__(self, life: Life, end: float, clock: Clock) -> None:
         self._life, self._end, self._clock = life, end, clock
@@ -107,7 +107,7 @@ class _Metadata:
 
 
 class _Receiver:
-    """A destination that takes what it is sent, until it fails; it refuses one record for good at a moment."""
+    """A destination that accepts records until it fails, and permanently rejects one record at a given time."""
 
     batch_size = 50
     subjects = 1
@@ -126,14 +126,14 @@ class _Receiver:
             raise Permanent("rejected", "never")
 
     def idle(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class Living:
-    """One agent with its outbox, destinations and sink, on a clock that goes from poll to poll."""
+    """One agent with outbox, destinations, and sink, on a clock that advances from poll to poll."""
 
     def __init__(self, life: Life, end: float, folder: Path) -> None:
         self.life, self._end = life, end
@@ -183,7 +183,7 @@ class Living:
         return [Interruption(felt.kind, felt.seconds, self.clock.instant()) for felt in due]
 
     def live_until(self, at: float) -> None:
-        """Poll and deliver up to this moment (seconds before the end)."""
+        """Poll and deliver until this time (seconds before the end)."""
         until = self._end + at
         while self.clock.wall < until:
             wait = self._agent.tick()
@@ -193,7 +193,7 @@ class Living:
             self.clock.wall = min(until, self.clock.wall + max(wait, 0.1))
 
     def scraped(self) -> str:
-        """What `/metrics` says now, as OpenMetrics."""
+        """Return the current `/metrics`, as OpenMetrics."""
         return self.sink.render(openmetrics=True)[1].decode()
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class Living:
 
 
 def scrapes(life: Life, end: float, folder: Path, moments: Sequence[float]) -> Iterator[tuple[float, str | None]]:
-    """What a scrape gets at each of these moments (seconds before the end); None while the target is down."""
+    """Yield the result of a scrape at each of these times (seconds before the end); None while the target is down."""
     living = Living(life, end, folder)
     try:
         for at in moments:

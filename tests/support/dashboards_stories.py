@@ -1,4 +1,4 @@
-"""The stories that alerts and dashboards are judged on, told by the real agent: see `dashboards_lives`."""
+"""The scenarios for tests of alerts and dashboards, run by the real agent: see `dashboards_lives`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from exporter.sinks.prometheus.sink import PrometheusSink
 from tests.support.dashboards_lives import Felt, Life, scrapes
 
 LENGTH: Final = 7200
-"""Seconds that a story lasts. Backfilled series have no stale marks and linger for five minutes: whatever vanishes in
-a story does so earlier than that. Prometheus is asked about the end, whatever the time is then."""
+"""Seconds of a scenario. Backfilled series have no stale markers and last for five more minutes, so series must end
+earlier than that. Prometheus is queried for the end of the scenario."""
 
 MOMENTS: Final = (*range(-LENGTH, -1800, 120), *range(-1800, 1, 60))
 FREEZE: Final = {"EventType": "Freeze", "DurationInSeconds": 5}
@@ -28,12 +28,12 @@ RESTART: Final = {"EventType": "Reboot", "EventSource": "User"}
 
 
 def id_of(label: str) -> str:
-    """The EventId of the event with this label."""
+    """Return the EventId of the event with this label."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, label))
 
 
 def _announced(at: float, label: str, event: dict[str, Any], *vms: str, **settings: Any) -> dict[str, Any]:
-    """An announcement so many seconds before the end of the story."""
+    """Return an announcement this many seconds before the end of the scenario."""
     fields = {"EventId": id_of(label), "Resources": list(vms), **event}
     return {"at": LENGTH + at, "do": "announce", "event": label, "notice": "15m", "fields": fields, **settings}
 
@@ -110,7 +110,7 @@ def _wrong() -> Life:
 
 
 def _led() -> Life:
-    """A follower: the leader's approval starts what names both, and at that time what names this VM alone is due."""
+    """Return a follower: the leader's approval starts the event of both VMs, and the event of only this VM is due."""
     scenario = _scenario(
         "led",
         _announced(-1200, "pair", LONG_FREEZE, "boss-1", "led-1", lasts="1h", notice="1h"),
@@ -122,7 +122,7 @@ def _led() -> Life:
 
 
 def _first() -> Life:
-    """Between two scrapes the first approvals that ever fail, two of them, and the first interruption, of 12 s."""
+    """Return a VM whose first two failed approvals and first interruption, of 12 s, are between two scrapes."""
     vm = "first-1"
     scenario = _scenario(
         "first",
@@ -140,7 +140,7 @@ def _nameless() -> Life:
 
 
 def _certificate(sink: PrometheusSink, end: float) -> None:
-    """A certificate in its last day, that could not be renewed ten minutes ago."""
+    """Set a certificate that expires within a day, whose renewal failed ten minutes ago."""
     sink.certificate_not_after = lambda: end + 86400
     sink.config_reload_failures = lambda: int(sink._now().wall.timestamp() > end - 600)
 
@@ -162,7 +162,7 @@ LIVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What a scrape of one instance of a job got at one time; None: no answer."""
+    """The result of a scrape of one instance of a job at one time; None: no answer."""
 
     at: float
     job: str
@@ -171,7 +171,7 @@ class Scrape:
 
 
 def story_scrapes(end: float, folder: Path) -> Iterator[Scrape]:
-    """Every scrape of every story, each story in order of time."""
+    """Yield every scrape of every scenario, in order of time within each scenario."""
     for job, life in LIVES.items():
         moments = [at for at in MOMENTS if at >= life.began]
         for at, text in scrapes(life, end, folder, moments):
@@ -183,8 +183,10 @@ FLEET_SIZE: Final = 1000
 
 
 def kind_of(number: int) -> str:
-    """Which of the eight lives this VM of the fleet leads: 300 to 399 are set-3, the first hundred are in no set. Of a
-    larger fleet each thousand lives as the first."""
+    """Return which of the eight kinds this VM of the fleet is: 300 to 399 are set-3, the first hundred are in no set.
+
+    In a larger fleet, each thousand is like the first.
+    """
     number %= FLEET_SIZE
     if 300 <= number < 400:
         return "soon" if number < 350 else "later"
@@ -197,14 +199,17 @@ def kind_of(number: int) -> str:
 
 
 def fleet_name(number: int) -> tuple[str, str]:
-    """The VM's name and its scale set."""
+    """Return the name of the VM and its scale set."""
     vmss = f"set-{number // 100}" if number >= 100 else ""
     return f"{vmss or 'alone'}_{number:03d}", vmss
 
 
 def fleet_labels(number: int) -> dict[str, str]:
-    """What this VM of the fleet is chosen by: half of them in each subscription, hundreds by turns in two regions, 300
-    to 399 of one owner and 400 to 499 of another, those from 600 on without the tag `environment`."""
+    """Return the labels that select this VM of the fleet.
+
+    Half of the VMs are in each subscription, and the hundreds alternate between two regions. 300 to 399 belong to one
+    owner and 400 to 499 to another one. Those from 600 on have no tag `environment`.
+    """
     return {
         "subscription_id": "sub-a" if number % FLEET_SIZE < 500 else "sub-b",
         "location": ("westeurope", "northeurope")[number // 100 % 2],
@@ -225,8 +230,10 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
 
 
 def fleet(end: float, folder: Path, size: int = FLEET_SIZE, moments: Sequence[float] = (0.0,)) -> Iterator[Scrape]:
-    """A scrape of so many VMs at each moment (seconds before the end). Eight agents have lived; each VM tells the life
-    of one under its own name."""
+    """Yield a scrape of this many VMs at each moment (seconds before the end).
+
+    Eight agents were run; each VM has the metrics of one of them under its own name.
+    """
     texts = {kind: _life_of(kind, end, folder) for kind in KINDS}
     for number in range(size):
         kind, (name, vmss) = kind_of(number), fleet_name(number)
@@ -240,12 +247,12 @@ def fleet(end: float, folder: Path, size: int = FLEET_SIZE, moments: Sequence[fl
 
 
 def written(labels: dict[str, str]) -> str:
-    """Labels as Prometheus stores them, without braces: an empty one is none."""
+    """Return labels as Prometheus stores them, without braces and without empty ones."""
     return ",".join(f'{name}="{word}"' for name, word in labels.items() if word)
 
 
 def _event_of(number: int) -> str:
-    """The id of the event that names this VM; a reboot of set-3 names five."""
+    """Return the id of the event that names this VM; a reboot of set-3 names five."""
     kind = kind_of(number)
     return id_of(f"{kind} {number // 5 if kind in ('soon', 'later') else number}")
 
@@ -262,13 +269,16 @@ def _life_of(kind: str, end: float, folder: Path) -> str | None:
         down_since=0 if kind == "down" else 1.0,
     )
     text = next(text for at, text in scrapes(life, end, folder / kind, [0.0]))
-    # No panel of the fleet reads a histogram, and they are half of the text.
+    # No panel of the fleet reads a histogram, and histograms are half of the text.
     return text and "".join(line for line in text.splitlines(keepends=True) if "_bucket{" not in line)
 
 
 def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
-    """What the rules had recorded: names and announcements of targets that are down now, ten days of the fleet's starts
-    and ends (28 a day), three interruptions and a loss. Times, series and values."""
+    """Yield times, series, and values that the rules recorded before.
+
+    They are names and announcements of targets that are down now, ten days of starts and ends of the fleet (28 a day),
+    three interruptions, and lost records.
+    """
     for number in range(FLEET_SIZE):
         if kind_of(number) == "down":
             yield end - 60, recorded("instance", "vm_info:group", vm_of_fleet(number)), 1
@@ -295,12 +305,12 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
 
 
 def recorded(level: str, name: str, labels: dict[str, str]) -> str:
-    """A recorded series, as a line of an exposition begins."""
+    """Return the start of an exposition line of a recorded series."""
     return f"{level}:{PREFIX}{name}{{{written(labels)}}}"
 
 
 def vm_of_fleet(number: int) -> dict[str, str]:
-    """The labels of this VM in a recorded series."""
+    """Return the labels of this VM in a recorded series."""
     name, _ = fleet_name(number)
     return {"job": "fleet", "instance": f"{name}:10169", "vm_name": name, **fleet_labels(number)}
 
@@ -312,7 +322,7 @@ def _vm_of_story(job: str) -> dict[str, str]:
 
 
 def _recorded_events(end: float) -> Iterator[tuple[float, str, float]]:
-    """The events of the fleet as the rules had recorded them in the half hour before."""
+    """Yield the events of the fleet that the rules recorded in the half hour before."""
     for number in range(FLEET_SIZE):
         kind = kind_of(number)
         if kind not in _EVENTS:
@@ -327,7 +337,7 @@ def _recorded_events(end: float) -> Iterator[tuple[float, str, float]]:
 
 
 def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
-    """What the rules had counted in the six hours before: who saw, and which events of the fleet there were."""
+    """Yield the counts of the rules in the six hours before: VMs by data state, and events of the fleet."""
     for job, life in LIVES.items():
         where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"} if life.named else {"job": job}
         for at in range(int(life.began), -60, 60):

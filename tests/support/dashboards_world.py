@@ -1,4 +1,4 @@
-"""The dashboards' queries on a Prometheus that has lived through the stories."""
+"""The queries of the dashboards on a Prometheus with the scrapes of all scenarios."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tests.support.remote_write import write
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "alerts" / "rules.yml"
 POINTS: Final = 180
-"""How many points a curve of a panel has."""
+"""Number of points of a graph in a panel."""
 
 SPANS: Final = {"vm": 2 * 3600, "fleet": 6 * 3600}
-"""The range, in seconds, that each dashboard is looked at with."""
+"""The time range of each dashboard, in seconds."""
 
 Series = dict[str, Any]
 
 
 def load(name: str) -> dict[str, Any]:
-    """A committed dashboard: "vm" or "fleet"."""
+    """Return a committed dashboard: "vm" or "fleet"."""
     document: dict[str, Any] = json.loads((ROOT / "dashboards" / f"{name}.json").read_text(encoding="utf-8"))
     return document
 
 
 def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its panels without the row headings; each query has the least interval of its panel, as Grafana hands it on."""
+    """Return its panels without row headings; each query has the minimum interval of its panel, as in Grafana."""
     drawn = [panel for panel in document["panels"] if panel["type"] != "row"]
     return [
         {**panel, "targets": [{**target, "interval": panel.get("interval", "")} for target in panel["targets"]]}
@@ -48,11 +48,11 @@ def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 ALL: Final = {"job": ".+", "instance": ".+", **dict.fromkeys(CHOICES, ".*")}
-"""The variables that VMs are chosen by, and what Grafana puts in their place for "All"."""
+"""The variables that select VMs, and the value that Grafana inserts for "All"."""
 
 
 def filled(expression: str, job: str, span: int, instance: str = ".+", **choices: str) -> str:
-    """A query as Grafana sends it, with its variables replaced; those that VMs are chosen by stand at "All"."""
+    """Return a query as Grafana sends it, with its variables replaced; those that select VMs are "All" by default."""
     values = {
         "__rate_interval": "4m",
         "__interval": f"{max(60, span // POINTS)}s",
@@ -68,42 +68,42 @@ def filled(expression: str, job: str, span: int, instance: str = ".+", **choices
 
 
 def step_of(target: dict[str, Any], span: int) -> int:
-    """Seconds between two points of a curve."""
+    """Return the seconds between two points of a graph."""
     return 3600 if target.get("interval") == "1h" else max(60, span // POINTS)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A Prometheus with the stories behind it. `end` is when they end, in seconds since the epoch."""
+    """A Prometheus with the scrapes of all scenarios. `end` is their end, in seconds since the epoch."""
 
     http: httpx.Client
     end: float
     at: float
-    """When it is looked at: right after the end, when the rules were evaluated."""
+    """The time of queries: right after the end, when the rules were evaluated."""
     active: list[dict[str, Any]]
-    """The alerts that are pending or firing then, with their texts."""
+    """The alerts that are pending or firing at that time, with their texts."""
     groups: list[dict[str, Any]]
-    """The groups of rules that filled in those texts."""
+    """The groups of the rules that rendered those texts."""
 
     def ahead(self, seconds: float) -> Any:
-        """About so many seconds after the end, as seen from now: what a countdown shows."""
+        """Match a countdown to this many seconds after the end."""
         return pytest.approx(seconds - (self.at - self.end), abs=10)
 
     def now(self, expression: str) -> list[Series]:
-        """The samples of an instant query."""
+        """Return the samples of an instant query."""
         return self._series(self._now(expression))
 
     def over(self, expression: str, span: int, step: int) -> list[Series]:
-        """The series of a range query, at whole steps as Grafana asks for them."""
+        """Return the series of a range query, aligned to whole steps as Grafana does."""
         return self._series(self._over(expression, span, step))
 
     def range(self, span: int, step: int) -> tuple[int, int]:
-        """From when to when a range of this length goes, in whole steps."""
+        """Return start and end of a range of this length, in whole steps."""
         stop = int(self.at) // step * step
         return stop - span // step * step, stop
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """The JSON answer of Prometheus, over one connection: there are hundreds of questions."""
+        """Return the JSON response of Prometheus; hundreds of queries share one connection."""
         return self.http.get(path, params=parameters).raise_for_status().json()
 
     def _now(self, expression: str) -> Any:
@@ -119,7 +119,7 @@ class World:
         return result
 
     def samples(self, expression: str) -> int:
-        """The samples that Prometheus looks at for an instant query."""
+        """Return the number of samples that Prometheus reads for an instant query."""
         return self._samples(self._now(expression))
 
     def _samples(self, answer: Any) -> int:
@@ -128,11 +128,11 @@ class World:
     def target(
         self, target: dict[str, Any], which: str, job: str, instance: str = ".+", **choices: str
     ) -> list[Series]:
-        """What a panel's query gives for the VMs of a job, or one of them, or those that are chosen."""
+        """Return the result of a panel's query for the VMs of a job, one of them, or the selected ones."""
         return self._series(self._target(target, which, job, instance, **choices))
 
     def samples_of_point(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> float:
-        """The samples that Prometheus looks at for each point in time of a panel's query."""
+        """Return the number of samples that Prometheus reads for each point in time of a panel's query."""
         span = SPANS[which]
         points = 1 if target.get("instant") else span // step_of(target, span)
         return self._samples(self._target(target, which, job, instance)) / points
@@ -143,7 +143,7 @@ class World:
         return self._now(expression) if target.get("instant") else self._over(expression, span, step_of(target, span))
 
     def answers(self, which: str, job: str) -> dict[str, list[dict[str, Any]]]:
-        """What every query of a dashboard gives, by the panel's id, with what a data source knows about each."""
+        """Return the result of every query of a dashboard, by panel id, with the metadata of the data source."""
         answers: dict[str, list[dict[str, Any]]] = {}
         for panel in panels(load(which)):
             for target in panel["targets"]:
@@ -156,27 +156,27 @@ class World:
         return answers
 
     def panel(self, which: str, title: str, job: str, **choices: str) -> list[list[Series]]:
-        """What each query of the panel with this title gives."""
+        """Return the result of each query of the panel with this title."""
         panel = next(panel for panel in panels(load(which)) if panel["title"] == title)
         return [self.target(target, which, job, **choices) for target in panel["targets"]]
 
     def alerts(self, job: str) -> dict[str, dict[str, Any]]:
-        """The active alerts of a job, pending or firing, by name."""
+        """Return the pending and firing alerts of a job, by name."""
         return {alert["labels"]["alertname"]: alert for alert in self.active if alert["labels"].get("job") == job}
 
 
 END: Final = datetime(2024, 3, 6, 12, 3, 20, tzinfo=UTC)
-"""When the stories end."""
+"""The end of the scenarios."""
 ROUNDS: Final = 2
-"""How often each rule is evaluated: what one group records another one may read in the next round."""
+"""Number of evaluations of each rule: a group may read in the next round what another one recorded."""
 
 
 @contextmanager
 def world(folder: Path) -> Iterator[World]:
-    """All stories in a real Prometheus, and what the rules find in them, each evaluated at the end of the stories.
+    """Provide a real Prometheus with all scenarios, and the results of the rules at the end of the scenarios.
 
-    No clock of this machine has a part in it, however long a step takes: the stories end on a day of their own, the
-    rules' queries name their time, and what they find is written at that time.
+    Nothing depends on the clock of this machine: the scenarios end at a fixed time, the queries of the rules contain
+    that time, and their results are written with it.
     """
     end = END.timestamp()
     backfill(everything(end, folder / "outboxes"), folder)
@@ -193,10 +193,10 @@ def world(folder: Path) -> Iterator[World]:
 
 
 def _evaluated(lived: World, groups: list[dict[str, Any]]) -> tuple[dict[str, list[Series]], float]:
-    """What each alert finds, by its name, and when. What is recorded is written to the World's Prometheus."""
+    """Return the result of each alert by name, and its time. Recorded series are written to the Prometheus of `lived`."""
     rules = [rule for group in groups for rule in group["rules"]]
     for _ in range(ROUNDS):
-        lived = replace(lived, at=lived.at + 1)  # after the newest sample of all
+        lived = replace(lived, at=lived.at + 1)  # after the newest sample
         for rule in rules:
             if "record" in rule:
                 own = {"__name__": rule["record"], **rule.get("labels", {})}
@@ -210,9 +210,9 @@ def _evaluated(lived: World, groups: list[dict[str, Any]]) -> tuple[dict[str, li
 def _rendered(
     groups: list[dict[str, Any]], found: dict[str, list[Series]], folder: Path
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The alerts with their texts, and the groups of their rules, as another Prometheus has them.
+    """Return the alerts with their texts, and the groups of their rules, as rendered by another Prometheus.
 
-    It gets what each alert found, and the alerts' own labels and texts; only it knows how those are filled in.
+    It receives the result of each alert, and the labels and texts of the alerts.
     """
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     rules = [{**rule, "expr": f"last_over_time(found:{rule['alert']}[30d])"} for rule in alerts]
