@@ -187,7 +187,7 @@ def test_azure_gets_our_severity() -> None:
 
 
 def test_the_names_of_rule_groups_differ() -> None:
-    """Rule groups of one resource group are told apart by name, whatever the case of its letters."""
+    """Rule groups of one resource group have distinct names, regardless of case."""
     names = [group_name(resource).lower() for resource in RESOURCES]
     assert len(set(names)) == len(names)
 

@@ -193,7 +193,7 @@ def world(folder: Path) -> Iterator[World]:
 
 
 def _evaluated(lived: World, groups: list[dict[str, Any]]) -> tuple[dict[str, list[Series]], float]:
-    """Return the result of each alert by name, and its time. Recorded series are written to the Prometheus of `lived`."""
+    """Return the result of each alert by name, and its time. Recorded series are written to `lived`."""
     rules = [rule for group in groups for rule in group["rules"]]
     for _ in range(ROUNDS):
         lived = replace(lived, at=lived.at + 1)  # after the newest sample
