@@ -87,8 +87,8 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
     for number in range(size):
         where = {"job": "fleet", **fleet_labels(number)}
         kind = kind_of(number)
-        sight = {"warming": 1, "blind": 2, "down": 3}.get(kind, 0)
-        seen[recorded("fleet", "up:vms", where | {"sight": str(sight)})] += 1
+        data_state = {"warming": 1, "blind": 2, "down": 3}.get(kind, 0)
+        seen[recorded("fleet", "up:vms", where | {"data_state": str(data_state)})] += 1
         if kind in ("soon", "later", "started", "terminated"):
             words = {"event_type": "Freeze" if kind == "started" else "Reboot", "event_status": "Scheduled"}
             on[recorded("fleet", "event_status:vms", where | words)] += 1
@@ -112,7 +112,7 @@ def compared(end: float, size: int) -> Iterator[tuple[float, str, float]]:
     counter of dropped records for each destination, every four minutes."""
     for number in range(size):
         vm = vm_of_fleet(number) | {"job": COMPARED}
-        series = [recorded("instance", "up:blindness", vm), recorded("instance", "vm_info:group", vm)]
+        series = [recorded("instance", "up:data_state", vm), recorded("instance", "vm_info:group", vm)]
         for name in ("event_hubs", "otlp"):
             labels = written({"job": vm["job"], "instance": vm["instance"], "destination": name, "reason": "full"})
             series.append(f"azure_scheduled_events_destination_records_dropped_total{{{labels}}}")

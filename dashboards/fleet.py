@@ -250,7 +250,7 @@ WHEN: Final = bars(
 
 _EVENT_LABELS: Final = ("vm_name", "vmss_name", "event_status", "event_source", "instance", "job", "event_id")
 _SHOWN: Final = "job, instance, vm_name, vmss_name, event_id, event_type, event_source, event_status"
-_NOT_SEEN: Final = named(f"({ask.FLEET_SIGHT} > 0)", "vm_name", "vmss_name")
+_NOT_SEEN: Final = named(f"({ask.FLEET_DATA_STATE} > 0)", "vm_name", "vmss_name")
 _UNSEEN: Final = f"topk(100, max by (job, instance, vm_name, vmss_name) ({_NOT_SEEN}))"
 _ALL_SEEN: Final = worded(
     f"0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN})",

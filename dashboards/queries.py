@@ -215,13 +215,13 @@ def fleet_recorded(name: str, *matchers: str) -> str:
     return f"{name}{{{', '.join((FLEET_SELECTOR, *matchers))}}}"
 
 
-FLEET_SIGHT: Final = f"instance:azure_scheduled_events_up:blindness{{{_JOB}}}"
+FLEET_DATA_STATE: Final = f"instance:azure_scheduled_events_up:data_state{{{_JOB}}}"
 """For each VM: 0 current data, 1 not known yet, 2 stale, 3 down."""
 
 
-def fleet_sights(sights: str = "[0-3]", by: str = "") -> str:
+def fleet_sights(states: str = "[0-3]", by: str = "") -> str:
     """Return the number of selected VMs in one of these data states; no sample if there are none."""
-    counted = fleet_recorded("fleet:azure_scheduled_events_up:vms", f'sight=~"{sights}"')
+    counted = fleet_recorded("fleet:azure_scheduled_events_up:vms", f'data_state=~"{states}"')
     return f"sum{f' by ({by}) ' if by else ''}({counted})"
 
 
@@ -253,9 +253,9 @@ def vms(expression: str) -> str:
     return f"count(count by (job, instance) ({expression}))\nor\n0 * {FLEET_NONE_SEEN}"
 
 
-def in_sight(sights: str) -> str:
+def in_sight(states: str) -> str:
     """Return the number of exporters in one of these data states; 0 only if there is an exporter."""
-    return f"{fleet_sights(sights)}\nor\n0 * {FLEET_ALL}"
+    return f"{fleet_sights(states)}\nor\n0 * {FLEET_ALL}"
 
 
 FLEET_NEXT: Final = (

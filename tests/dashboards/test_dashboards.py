@@ -27,7 +27,7 @@ TARGET_LABELS: Final = {"job", "instance", *TAGS}
 RECORDED_LABELS: Final = {
     *TARGET_LABELS,
     *CHOICES.values(),
-    *("vm_name", "event_id", "event_type", "event_status", "started_by", "outcome", "sight"),
+    *("vm_name", "event_id", "event_type", "event_status", "started_by", "outcome", "data_state"),
 }
 
 

@@ -342,14 +342,14 @@ def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
         where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"} if life.named else {"job": job}
         for at in range(int(life.began), -60, 60):
             new = at < life.began + 300 or not life.named
-            sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
-            yield end + at, recorded("fleet", "up:vms", where | {"sight": str(sight)}), 1
+            data_state = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
+            yield end + at, recorded("fleet", "up:vms", where | {"data_state": str(data_state)}), 1
     for at in range(-21600, -120, 240):
         seen, on = Counter[str](), Counter[str]()
         for number in range(FLEET_SIZE):
             kind, where = kind_of(number), {"job": "fleet", **fleet_labels(number)}
-            sight = 2 if kind == "blind" and at > -1200 else 0
-            seen[recorded("fleet", "up:vms", where | {"sight": str(sight)})] += 1
+            data_state = 2 if kind == "blind" and at > -1200 else 0
+            seen[recorded("fleet", "up:vms", where | {"data_state": str(data_state)})] += 1
             if kind in _EVENTS and at > _EVENTS[kind]["at"] - LENGTH:
                 status = "Started" if kind == "started" and at > -600 else "Scheduled"
                 words = {"event_type": _EVENTS[kind]["fields"]["EventType"], "event_status": status}
