@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks.usage import Usage, usage
-from exporter.simulator.metadata.scenario import Scenario, Vm
+from exporter.simulator.metadata.scenario import Scenario, ScenarioVm
 from exporter.simulator.metadata.service import MetadataService
 
 START_SECONDS: Final = 30.0
 VM: Final = "vm-0"
-QUIET: Final = Scenario("benchmark", "Nothing happens except what `set_document` sets.", (Vm(VM),), ())
+QUIET: Final = Scenario("benchmark", "Nothing happens except what `set_document` sets.", (ScenarioVm(VM),), ())
 KEPT: Final = ("PATH", "HOME", "LANG", "SYSTEMROOT", "SYSTEMDRIVE", "PROGRAMDATA", "USERPROFILE", "TEMP", "TMP")
 """Environment variables that the agent inherits. On Windows, sockets need SYSTEMROOT."""
 PLAIN_INSTALL: Final = """

@@ -18,17 +18,17 @@ from typing import Any, Final
 
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant
 from exporter.log.log import Log
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.platform import Play
-from exporter.simulator.metadata.scenario import Action, Scenario, Step
-from exporter.simulator.metadata.scenario import Vm as ScenarioVm
+from exporter.simulator.metadata.scenario import Action, Scenario, ScenarioStep
+from exporter.simulator.metadata.scenario import ScenarioVm as ScenarioVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4
@@ -78,8 +78,8 @@ class Source:
     vm: str
     mute: bool = False
 
-    def fetch(self) -> Answer:
-        return Answer(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
+    def fetch(self) -> MetadataResponse:
+        return MetadataResponse(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         if self.mute:
@@ -119,7 +119,7 @@ class Fleet:
         policy = Policy(
             mode=Mode.ENFORCE, coordination=Coordination.LEADER, takeover_after=takeover_after, rules=DEFAULT_RULES
         )
-        options, log = Options(policy=policy), Log(None)
+        options, log = AgentOptions(policy=policy), Log(None)
         self.members = [
             self._member(folder, vm.name, options, log, number in mute)
             for number, vm in enumerate(scenario.vms)
@@ -128,7 +128,7 @@ class Fleet:
         self.cpu = 0.0
         self.ticks = 0
 
-    def _member(self, folder: Path, name: str, options: Options, log: Log, mute: bool) -> Member:
+    def _member(self, folder: Path, name: str, options: AgentOptions, log: Log, mute: bool) -> Member:
         identity = VmIdentity(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
         outbox = Outbox(folder / f"{name}.db", CAPACITY, (DESTINATION,))
         environment = Environment(clock=self.clock.now, identity=lambda: identity, check_files=check_files)
@@ -178,7 +178,7 @@ def fleet_scenario(vms: int, events: int, fields: Mapping[str, object] = REBOOT,
     turn."""
     names = [name(number) for number in range(vms)]
     steps = tuple(
-        Step(
+        ScenarioStep(
             Action.ANNOUNCE,
             ANNOUNCED_AFTER,
             event=f"e{number}",

@@ -36,8 +36,8 @@ import yaml
 from benchmarks.usage import load_average
 from dashboards.queries import FLEET_GROUP, FLEET_SIGHT, chosen
 from tests.support.dashboards_backfill import backfill, scraped
-from tests.support.dashboards_stories import fleet, fleet_labels, kind_of, recorded, vm_of_fleet, written
-from tests.support.dashboards_world import RULES, filled, load, panels
+from tests.support.dashboards_environment import RULES, filled, load, panels
+from tests.support.dashboards_scenarios import fleet, fleet_labels, kind_of, recorded, vm_of_fleet, written
 from tests.support.peers import Daemon, need, until
 
 HOURS: Final = 6

@@ -30,8 +30,8 @@ from typing import Any, Final
 
 from benchmarks.usage import load_average
 from tests.support.dashboards_backfill import scraped
-from tests.support.dashboards_stories import fleet
-from tests.support.dashboards_world import RULES
+from tests.support.dashboards_environment import RULES
+from tests.support.dashboards_scenarios import fleet
 from tests.support.peers import Daemon, prometheus, scrape
 
 PAGE: Final = 500

@@ -36,7 +36,7 @@ from benchmarks.growth import KIB, Sample, judge
 from benchmarks.peers import DROP, Peers
 from benchmarks.usage import load_average
 from exporter.simulator.metadata.scenario import load
-from exporter.simulator.metadata.service import MetadataService, Post
+from exporter.simulator.metadata.service import MetadataService, ReceivedPost
 
 SPEED: Final = 20.0
 CYCLE_SECONDS: Final = 12.0
@@ -220,7 +220,7 @@ def soak(minutes: float, seed: int, leak: int) -> bool:
     return _judge(seen, hub, otlp, code, seed) and empty and not again
 
 
-def sent_again(posts: Iterable[Post]) -> int:
+def sent_again(posts: Iterable[ReceivedPost]) -> int:
     """Return the number of POSTs for events that were already accepted with 200."""
     accepted: set[str] = set()
     again = 0

@@ -16,7 +16,7 @@ from exporter.config.load import ConfigError
 from exporter.config.sources import add_flags
 from exporter.errors import BAD_USAGE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, discard_unwritable, is_reader_gone, prepare, printable
+from exporter.text.terminal import discard_unwritable, is_reader_gone, prepare, print_error, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         for stream in (sys.stdout, sys.stderr):
             discard_unwritable(stream)
         if not is_reader_gone(error):
-            complain(printable(redact(f"{PROGRAM}: {error}")))
+            print_error(printable(redact(f"{PROGRAM}: {error}")))
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -43,7 +43,7 @@ def _run_command(given: Sequence[str]) -> int:
         return _call(args.command, args)
     except ConfigError as error:
         for line in error.errors:
-            complain(printable(redact(f"{PROGRAM}: {line}")))
+            print_error(printable(redact(f"{PROGRAM}: {line}")))
         return BAD_USAGE
     finally:
         if sys.stdout is not None and not sys.stdout.closed:

@@ -24,7 +24,7 @@ FILES: Final = (
     "tests/agent/test_gauges_invariants.py",
     "tests/agent/test_outputs_agree.py",
     "tests/core/test_invariants.py",
-    "tests/agent/test_stories.py",
+    "tests/agent/test_event_lifecycles.py",
     "tests/agent/test_loop_stateful.py",
     "tests/system/test_crashes.py",
 )

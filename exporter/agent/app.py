@@ -37,11 +37,11 @@ from exporter.agent.files import FileChecker
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.agent.systemd import Notifier
 from exporter.config.load import policy_values
 from exporter.config.schema import Settings
-from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
 from exporter.core.snapshot import STARTING, Status, gate_of
 from exporter.core.state import Instant
 from exporter.daemon import DaemonCall
@@ -58,7 +58,7 @@ from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.text.terminal import is_journal
 from exporter.web.config import WebConfig
-from exporter.web.responses import GATE, NO_STORE, STATUS, Accept, Response
+from exporter.web.responses import GATE, NO_STORE, STATUS, Accept, WebResponse
 from exporter.web.server import WebServer
 from exporter.windows.places import NO_SHARE, is_on_network
 
@@ -89,7 +89,7 @@ def recorded(environment: Environment, recorder: Recorder) -> Environment:
         record_interruption=recorder.interrupted,
         record_document=recorder.keep,
         record_failure=recorder.failed,
-        record_files=recorder.looked,
+        record_files=recorder.record_file_checks,
         record_outbox=recorder.stored,
         record_post_sent=recorder.sent,
         record_post_answer=recorder.posted,
@@ -186,14 +186,14 @@ class App:
 
     def _make_agent(self) -> Agent:
         settings = self._settings
-        options = Options(
+        options = AgentOptions(
             policy=settings.approval.policy,
             poll_interval=settings.source.poll_interval,
             all_events=settings.records.scope == "all",
             version=__version__,
             boot_id=boot_id(),
             # In a small outbox, histories of events that are over take at most a quarter.
-            history_bytes=min(HISTORY_BYTES, settings.outbox.max_bytes // 4),
+            event_memory_bytes=min(EVENT_MEMORY_BYTES, settings.outbox.max_bytes // 4),
         )
         environment = Environment(
             clock=self._clock,
@@ -294,10 +294,10 @@ class App:
 
     # -- the scrape endpoint
 
-    def respond(self, path: str, accept: Accept) -> Response:
+    def respond(self, path: str, accept: Accept) -> WebResponse:
         """The page at `path`."""
         if path == "/metrics":
-            return Response(200, *self.sink.render(accept == "openmetrics"))
+            return WebResponse(200, *self.sink.render(accept == "openmetrics"))
         if path == "/-/healthy":
             return _word(200, "Healthy") if self._is_healthy() else _word(503, "The poll loop does not turn")
         if path == "/-/ready":
@@ -312,10 +312,10 @@ class App:
         dashboard_url = self._settings.web.dashboard_url
         value = status_value(status, now, __version__, policy=policy, gate=gate, dashboard_url=dashboard_url)
         if path == STATUS:
-            return Response(200, STATUS_CONTENT_TYPE, status_body(value), STATUS_HEADERS)
-        return Response(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)
+            return WebResponse(200, STATUS_CONTENT_TYPE, status_body(value), STATUS_HEADERS)
+        return WebResponse(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)
 
-    def _gate(self) -> Response:
+    def _gate(self) -> WebResponse:
         """The gate, from the status in memory: nothing that the poll loop holds is waited for.
 
         Only an agent that has just started waits for its first pass: else one that starts again during an event would
@@ -327,8 +327,8 @@ class App:
         return _word(200 if gate.open else 503, gate.sentence, (NO_STORE,))
 
 
-def _word(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    return Response(status, PLAIN, f"{text}\n".encode(), headers)
+def _word(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> WebResponse:
+    return WebResponse(status, PLAIN, f"{text}\n".encode(), headers)
 
 
 def make_log(settings: Settings) -> Log:

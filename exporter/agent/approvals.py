@@ -21,14 +21,14 @@ from msgspec.structs import replace
 
 from exporter.agent.log_fields import fields_of
 from exporter.agent.persistence import StatePersistence
-from exporter.agent.ports import Environment, Source
+from exporter.agent.ports import Environment, MetadataSource
 from exporter.core.attempts import FRESH_SECONDS
 from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered
 from exporter.core.decision import decide_one, files_to_check
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
 from exporter.core.policy import Context, Decision, Policy, Presence
-from exporter.core.state import Instant, Tracked
+from exporter.core.state import Instant, TrackedEvent
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 
@@ -51,7 +51,12 @@ class Approvals:
     """The approvals that are queued, those that wait for a connection or are leaving, and those whose POST has left."""
 
     def __init__(
-        self, policy: Policy, source: Source, persistence: StatePersistence, log: Logger, environment: Environment
+        self,
+        policy: Policy,
+        source: MetadataSource,
+        persistence: StatePersistence,
+        log: Logger,
+        environment: Environment,
     ) -> None:
         self._policy = policy
         self._source = source
@@ -279,7 +284,7 @@ class Approvals:
             self._environment.record_post_answer(at, post.tracked.event.event_id, status, reason)
             yield replace(post, failure=failure)
 
-    def _failure(self, error: Exception | None, tracked: Tracked) -> Failure | None:
+    def _failure(self, error: Exception | None, tracked: TrackedEvent) -> Failure | None:
         if error is None or isinstance(error, Failure):
             return error
         # A bug in the client must not keep the event from being tried again.
@@ -287,5 +292,5 @@ class Approvals:
         self._log.error("approval.unexpected_error", event_id=event_id, **self._about(tracked), error=sentence)
         return Failure("other", type(error).__name__)
 
-    def _about(self, tracked: Tracked) -> dict[str, str]:
+    def _about(self, tracked: TrackedEvent) -> dict[str, str]:
         return fields_of(tracked.event_type, self._environment.identity().vm.name, tracked.not_before)

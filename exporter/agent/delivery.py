@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from exporter.agent.log_fields import about
-from exporter.agent.suspects import CERTAIN, Refused, Step, Suspects
+from exporter.agent.suspects import CERTAIN, NextSend, RejectionResult, Suspects
 from exporter.core.records import Record
 from exporter.errors import Backoff, Failure, PartlyRejected, Permanent, Retryable
 from exporter.log.protocol import Logger
@@ -77,7 +77,7 @@ class Destination(Protocol):
         """Ends within 2 s, also a `send` that is under way in another thread."""
 
 
-class Metrics(Protocol):
+class DeliveryMetrics(Protocol):
     """Where the facts of a delivery are counted."""
 
     def sent(self, destination: str, records: int, duration: float) -> None:
@@ -110,7 +110,7 @@ class Delivery:
         self,
         destination: Destination,
         outbox: Outbox,
-        metrics: Metrics,
+        metrics: DeliveryMetrics,
         log: Logger,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -125,7 +125,7 @@ class Delivery:
         self._monotonic = monotonic
         self._jitter = jitter
         self._suspects = Suspects()
-        self._refused: tuple[Queued, Failure] | None = None
+        self._rejected: tuple[Queued, Failure] | None = None
         """What was refused last; another record is tried next."""
         self._under_way: list[Queued] = []
         self._failures = 0
@@ -148,13 +148,13 @@ class Delivery:
         except OutboxUnwritable as failure:  # not the destination's fault
             self._outbox_failed(failure)
             return LOOK_AGAIN_SECONDS
-        if not waiting and self._suspects.step is not Step.ANOTHER:
+        if not waiting and self._suspects.step is not NextSend.ANOTHER:
             return self._idle(now)
         return self._send(waiting) if waiting else self._wait_for_another(now)
 
     def _next(self, now: float) -> list[Queued]:
         suspects = self._suspects
-        if suspects.step is Step.ANOTHER:
+        if suspects.step is NextSend.ANOTHER:
             # Many old records that are refused must not keep a new event waiting for long.
             youngest = len(suspects.numbers) >= CERTAIN
             if other := self._outbox.another(self.name, suspects.numbers, youngest=youngest):
@@ -163,7 +163,7 @@ class Delivery:
             if suspect := self._outbox.waiting(self.name, seq):
                 return suspect
             suspects.forget(seq)
-        if suspects.step is Step.ANOTHER or suspects.are_too_many:
+        if suspects.step is NextSend.ANOTHER or suspects.are_too_many:
             return []
         limit, subjects = self._destination.batch_size, self._destination.subjects
         if self._batch_limits:
@@ -179,12 +179,12 @@ class Delivery:
         close_in = self._destination.idle()
         if not self._suspects.numbers:
             self._recovered()
-        longest = LOOK_AGAIN_SECONDS if self._outbox.must_look_again(self.name) else IDLE_SECONDS
+        longest = LOOK_AGAIN_SECONDS if self._outbox.needs_polling(self.name) else IDLE_SECONDS
         return min(longest, longest if close_in is None else close_in, self._suspects.next_due() - now)
 
     def _send(self, waiting: list[Queued]) -> float:
         began = self._monotonic()
-        is_batch = waiting[0].seq not in self._suspects.numbers and self._suspects.step is Step.ALL
+        is_batch = waiting[0].seq not in self._suspects.numbers and self._suspects.step is NextSend.ALL
         self._under_way = waiting
         failure: Failure | None = None
         try:
@@ -230,15 +230,15 @@ class Delivery:
 
     def _on_failed(self, waiting: list[Queued], failure: Failure) -> float:
         """None of these was acknowledged. Answers in how many seconds to go on."""
-        if self._is_refusal(waiting, failure):
-            return self._on_refused(waiting[0], failure)
+        if self._is_rejection(waiting, failure):
+            return self._on_rejected(waiting[0], failure)
         if isinstance(failure, Retryable):
             return self._retry_later(failure)
         half = len(waiting) // 2
         self._batch_limits += [len(waiting) - half, half]
         return 0.0
 
-    def _is_refusal(self, waiting: list[Queued], failure: Failure) -> bool:
+    def _is_rejection(self, waiting: list[Queued], failure: Failure) -> bool:
         """Whether the destination refused one record, and not everything or one of several."""
         if len(waiting) != 1:
             return False
@@ -248,28 +248,28 @@ class Delivery:
         if failure.reason in REFUSED_IF_REPEATED:
             repeated = 1 + (self._repeated[1] if self._repeated[0] == seq else 0)
         self._repeated = (seq, repeated)
-        is_compared = self._suspects.step is not Step.ALL or seq in self._suspects.numbers
+        is_compared = self._suspects.step is not NextSend.ALL or seq in self._suspects.numbers
         return repeated >= CERTAIN or (repeated > 0 and is_compared)
 
-    def _on_refused(self, queued: Queued, failure: Failure) -> float:
+    def _on_rejected(self, queued: Queued, failure: Failure) -> float:
         """The destination refused this record, sent alone. Answers in how many seconds to go on."""
         now = self._monotonic()
         self._metrics.send_failed(self.name, failure.reason)
         match self._suspects.refuse(queued.seq):
-            case Refused.TRY_ANOTHER:
-                self._refused = queued, failure
-            case Refused.NOTHING_ACCEPTED:
+            case RejectionResult.TRY_ANOTHER:
+                self._rejected = queued, failure
+            case RejectionResult.NOTHING_ACCEPTED:
                 return self._wait_for_all(failure)
-            case Refused.AGAIN_LATER:
+            case RejectionResult.AGAIN_LATER:
                 self._suspects.postpone(queued.seq, now + backoff(1, failure, self._jitter()))
-            case Refused.PARK:
+            case RejectionResult.PARK:
                 self._park(queued, failure)
         return 0.0
 
     def _wait_for_another(self, now: float) -> float:
         """No other record waits: the refused one is tried again later, and when another one comes."""
-        assert self._refused is not None, "set before `Step.ANOTHER`"  # noqa: S101  # a mistake in this class
-        queued, failure = self._refused
+        assert self._rejected is not None, "set before `NextSend.ANOTHER`"  # noqa: S101  # a mistake in this class
+        queued, failure = self._rejected
         self._suspects.postpone(queued.seq, now + self._back_off(failure))
         return 0.0
 
@@ -326,7 +326,7 @@ class Delivery:
             self._outbox.failed(self.name, failure.reason)
         return delay
 
-    def retry_after_mistake(self, error: Exception) -> float:
+    def retry_after_internal_error(self, error: Exception) -> float:
         """After a mistake of ours in `tick`: counts it, logs it, and answers in how many seconds to try again."""
         waiting, self._under_way = self._under_way, []
         failure = Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True)
@@ -341,7 +341,7 @@ class DeliveryThread:
     """A thread that delivers to one destination until it is told to stop."""
 
     def __init__(
-        self, name: str, make: Callable[[], Destination], outbox: Outbox, metrics: Metrics, log: Logger
+        self, name: str, make: Callable[[], Destination], outbox: Outbox, metrics: DeliveryMetrics, log: Logger
     ) -> None:
         """`make` makes the destination, on the thread; it may raise, and is then called again later."""
         self.name = name
@@ -374,7 +374,7 @@ class DeliveryThread:
             try:
                 wait = delivery.tick()
             except Exception as error:  # one of the two loops: counted, logged, and on it goes
-                wait = delivery.retry_after_mistake(error)
+                wait = delivery.retry_after_internal_error(error)
             if wait > 0:
                 with self._waking:
                     if not self._wake.is_set():

@@ -17,7 +17,7 @@ REFRESH_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-class Source(Protocol):
+class IdentitySource(Protocol):
     """The metadata service, as far as the identity needs it."""
 
     def instance(self) -> Vm:
@@ -48,7 +48,7 @@ class Identity:
     The last answer is kept."""
 
     def __init__(
-        self, source: Source, log: Logger, *, vm_name: str = "", node: str = "", tags: Sequence[str] = ()
+        self, source: IdentitySource, log: Logger, *, vm_name: str = "", node: str = "", tags: Sequence[str] = ()
     ) -> None:
         """`tags` are the names of the VM's tags that `source` gives."""
         self._source = source

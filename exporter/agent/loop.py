@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from exporter.agent.approvals import Approvals
 from exporter.agent.log_fields import about, fields_of
 from exporter.agent.persistence import StatePersistence
-from exporter.agent.ports import Environment, Metrics, Options, Source, Store
+from exporter.agent.ports import AgentMetrics, AgentOptions, Environment, MetadataSource, Store
 from exporter.core import cycle
 from exporter.core.continuity import UNAVAILABLE_SECONDS
-from exporter.core.cycle import Observation, Outcome
+from exporter.core.cycle import CycleOutcome, Observation
 from exporter.core.document import Document, DocumentError, folded, parse_document
 from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.policy import Context
@@ -38,7 +38,14 @@ class Agent:
     """The agent of one VM. `tick` never raises because of a service, the disk or the clock."""
 
     def __init__(
-        self, options: Options, source: Source, store: Store, metrics: Metrics, *, log: Logger, environment: Environment
+        self,
+        options: AgentOptions,
+        source: MetadataSource,
+        store: Store,
+        metrics: AgentMetrics,
+        *,
+        log: Logger,
+        environment: Environment,
     ) -> None:
         self._options = options
         self._source = source
@@ -52,7 +59,7 @@ class Agent:
         self._facts: list[Fact] = []
         self._records: list[tuple[Record, bool]] = []
         """Records to log, and whether their ids stand: not before the stored state is loaded, which may drop them."""
-        self._persistence = StatePersistence(store, log, environment, options.history_bytes)
+        self._persistence = StatePersistence(store, log, environment, options.event_memory_bytes)
         self._approvals = Approvals(options.policy, source, self._persistence, log, environment)
         self._run(cycle.AgentStarted(options.boot_id), self._started)
         self._approvals.check_files()
@@ -159,7 +166,9 @@ class Agent:
     def _seconds_until_due(self, mono: float) -> float:
         return cycle.seconds_until_due(self._persistence.state, mono, self._options.poll_interval)
 
-    def _run(self, observation: Observation, at: Instant | None = None, document: Document | None = None) -> Outcome:
+    def _run(
+        self, observation: Observation, at: Instant | None = None, document: Document | None = None
+    ) -> CycleOutcome:
         """Run the cycle on one observation and make the outcome durable."""
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
         identity = self._environment.identity()  # once: another thread may learn it meanwhile
@@ -201,7 +210,7 @@ class Agent:
             pending=self._approvals.pending,
             poll_interval=options.poll_interval,
             all_events=options.all_events,
-            history_bytes=options.history_bytes,
+            event_memory_bytes=options.event_memory_bytes,
             version=options.version,
             random_key=self._random_key,
         )
@@ -262,7 +271,7 @@ class Agent:
 
     def _about(self, event_id: str) -> dict[str, object]:
         """The log fields of an event."""
-        tracked = self._persistence.state.history(folded(event_id))
+        tracked = self._persistence.state.tracked_or_closed(folded(event_id))
         event_type, due = (tracked.event_type, tracked.not_before) if tracked else (None, None)
         return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 

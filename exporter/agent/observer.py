@@ -41,7 +41,7 @@ STOP_SECONDS: Final = 2.0
 PAUSE_AFTER_ERROR: Final = 1.0
 
 
-class Reading(Struct, frozen=True):
+class ClockPair(Struct, frozen=True):
     """Both clocks at one moment, in nanoseconds. The wall clock was read at most `spread` after the monotonic one."""
 
     mono: int
@@ -54,17 +54,17 @@ class Reading(Struct, frozen=True):
         return Instant(datetime.fromtimestamp(self.real / _NANO, UTC), self.mono / _NANO)
 
 
-def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], int] = time.time_ns) -> Reading:
+def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], int] = time.time_ns) -> ClockPair:
     """Both clocks, read so close together that their difference means something.
 
     The reading with the smallest spread of a few is taken: a process that is stopped between two reads would otherwise
     measure a step that did not happen.
     """
-    best: Reading | None = None
+    best: ClockPair | None = None
     for _ in range(_READINGS):
         before, wall, after = mono(), real(), mono()
         if best is None or after - before < best.spread:
-            best = Reading(before, wall, after - before)
+            best = ClockPair(before, wall, after - before)
         if best.spread <= _GOOD_SPREAD:
             break
     assert best is not None  # noqa: S101  # the loop runs at least once
@@ -84,7 +84,7 @@ class Detector:
     `tick`, in nanoseconds, is how long the sleep lasts that is under way: a stall is what comes on top of it.
     """
 
-    def __init__(self, first: Reading, rate: Callable[[], float] = own_rate) -> None:
+    def __init__(self, first: ClockPair, rate: Callable[[], float] = own_rate) -> None:
         self.tick = round(TICK_SECONDS * _NANO)
         self._last = first.mono
         self._followed = first.mono
@@ -108,17 +108,17 @@ class Detector:
             return True
         return False
 
-    def detect(self, now: Reading) -> list[Interruption]:
+    def detect(self, now: ClockPair) -> list[Interruption]:
         """The interruptions between the readings before and this one, which may come before a tick."""
         signals = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
         return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in signals if nanoseconds]
 
-    def _late(self, now: Reading) -> int:
+    def _late(self, now: ClockPair) -> int:
         late = now.mono - self._last - self.tick
         self._last = now.mono
         return late if late >= _THRESHOLD else 0
 
-    def _step(self, now: Reading) -> int:
+    def _step(self, now: ClockPair) -> int:
         rate = self._rate()
         self._largest_rate = max(self._largest_rate, rate)
         if now.spread > _USABLE_SPREAD:

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from exporter.agent.boot import is_same_boot
 from exporter.agent.ports import Environment, Store
-from exporter.core.cycle import Outcome, adopted_state, fresh_state
+from exporter.core.cycle import CycleOutcome, adopted_state, fresh_state
 from exporter.core.document import alike
 from exporter.core.facts import Fact, RecordsDropped
-from exporter.core.lifecycle import HISTORY_BYTES
-from exporter.core.memory import without_histories
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
+from exporter.core.memory import without_closed_events
 from exporter.core.records import RecordKind, Storable, VmIdentity
 from exporter.core.snapshot import DestinationStatus, OutboxStatus
 from exporter.core.state import Instant, State
@@ -56,9 +56,11 @@ class UnsavedRecord(Struct, frozen=True):
 class StatePersistence:
     """Commits outcomes. While the outbox can't be written, the state and a limited number of records stay in memory."""
 
-    def __init__(self, store: Store, log: Logger, environment: Environment, history_bytes: int = HISTORY_BYTES) -> None:
+    def __init__(
+        self, store: Store, log: Logger, environment: Environment, event_memory_bytes: int = EVENT_MEMORY_BYTES
+    ) -> None:
         self._store = store
-        self._history_bytes = history_bytes
+        self._event_memory_bytes = event_memory_bytes
         self._log = log
         self._environment = environment
         self._unsaved: deque[UnsavedRecord] = deque()
@@ -88,7 +90,7 @@ class StatePersistence:
             stored, vm_id = self._store.load(), identity.vm.id
             if stored is not None and vm_id and stored.vm_id and not alike(stored.vm_id, vm_id):
                 self._log.warn("outbox.wrong_vm", vm_id=vm_id, was=stored.vm_id)
-                self._store.renew("other-vm")
+                self._store.start_new_file("other-vm")
                 stored = None
             known = vm_id or identity.confirmed or waited >= OWNER_SECONDS
             if stored is not None and stored.vm_id and not (known or is_same_boot(stored.boot_id, boot_id)):
@@ -115,12 +117,12 @@ class StatePersistence:
         self._take_unsaved()
         self.state = fresh_state(self.state, now, boot_id)
         try:
-            self._store.renew("other-vm")
+            self._store.start_new_file("other-vm")
         except Failure as failure:
             self._disk_failed(failure)
         return True
 
-    def commit(self, outcome: Outcome, now: Instant) -> bool:
+    def commit(self, outcome: CycleOutcome, now: Instant) -> bool:
         """Make the outcome's state and records durable, in one transaction, and its state the current one.
 
         False if the outbox can't be written: then nothing has changed, and the caller decides again and calls `keep`.
@@ -133,8 +135,8 @@ class StatePersistence:
         state = outcome.state
         records: Sequence[Storable] = (*self._unsaved, *outcome.records)
         try:
-            if state.closed and self._store.crowded(len(records)):
-                state = without_histories(state, now.wall, self._history_bytes)
+            if state.closed and self._store.is_nearly_full(len(records)):
+                state = without_closed_events(state, now.wall, self._event_memory_bytes)
             dropped = self._store.commit(state, records)
         except Failure as failure:
             self._disk_failed(failure)
@@ -148,7 +150,7 @@ class StatePersistence:
             self._drop(name, count, "outbox-full")
         return True
 
-    def keep(self, outcome: Outcome) -> None:
+    def keep(self, outcome: CycleOutcome) -> None:
         """After a `commit` that failed: keep the state in memory and queue the records for the next commit."""
         self.state = outcome.state
         self._hold(
@@ -191,7 +193,7 @@ class StatePersistence:
                 return
         self._heartbeat = read
         try:
-            self._store.beat(read.wall)
+            self._store.save_heartbeat(read.wall)
         except Failure as failure:
             self._disk_failed(failure)
 

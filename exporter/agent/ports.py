@@ -9,14 +9,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from exporter.core.facts import Fact
-from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
 from exporter.core.policy import Policy, Presence
 from exporter.core.records import Storable, VmIdentity
 from exporter.core.snapshot import DestinationStatus, EventFilesStatus, Status
 from exporter.core.state import Instant, Interruption, State
 
 
-class Answer(Protocol):
+class SourceResponse(Protocol):
     """An answer of the metadata service with status 200."""
 
     @property
@@ -28,10 +28,10 @@ class Answer(Protocol):
         """When its last byte was read, in seconds of the monotonic clock."""
 
 
-class Source(Protocol):
+class MetadataSource(Protocol):
     """The metadata service. Both raise `Failure`, with `status_code` and `retry_after` where they are known."""
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> SourceResponse:
         """Read the document."""
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None], /) -> None:
@@ -60,16 +60,16 @@ class Store(Protocol):
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         """Make both durable in one transaction. Returns how many records were dropped for space, by destination."""
 
-    def beat(self, seen: datetime) -> None:
+    def save_heartbeat(self, seen: datetime) -> None:
         """Note when the last good document was read."""
 
     def is_in_place(self) -> bool:
         """Whether the file that was opened is still the one at the path. From any thread; raises nothing."""
 
-    def renew(self, why: str) -> None:
+    def start_new_file(self, why: str) -> None:
         """Set the file aside and begin a new one."""
 
-    def crowded(self, records: int) -> bool:
+    def is_nearly_full(self, records: int) -> bool:
         """Whether there is no space for so many more records."""
 
     def used(self) -> int:
@@ -79,7 +79,7 @@ class Store(Protocol):
         """The state of each destination's queue, by name."""
 
 
-class Metrics(Protocol):
+class AgentMetrics(Protocol):
     """The metrics: facts are counted and the status is shown."""
 
     def publish(self, status: Status) -> None:
@@ -89,7 +89,7 @@ class Metrics(Protocol):
         """Count a fact."""
 
 
-class Options(Struct, frozen=True):
+class AgentOptions(Struct, frozen=True):
     """The configuration of the agent."""
 
     policy: Policy = Policy()
@@ -100,7 +100,7 @@ class Options(Struct, frozen=True):
     version: str = ""
     boot_id: str = ""
     """Identifies this boot of the machine; empty where the system gives no id."""
-    history_bytes: int = HISTORY_BYTES
+    event_memory_bytes: int = EVENT_MEMORY_BYTES
     """The most bytes that the histories of events that are over may take."""
 
 

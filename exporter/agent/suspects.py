@@ -29,7 +29,7 @@ MOST_SUSPECTS: Final = 1_000
 accepts nothing, all suspicion ends and the records are tried from the oldest on."""
 
 
-class Step(Enum):
+class NextSend(Enum):
     """What is sent next."""
 
     ALL = auto()
@@ -40,7 +40,7 @@ class Step(Enum):
     """The suspect that waits longest, alone."""
 
 
-class Refused(Enum):
+class RejectionResult(Enum):
     """What follows from a refusal."""
 
     TRY_ANOTHER = auto()
@@ -66,7 +66,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._suspects: dict[int, _Suspect] = {}
-        self.step = Step.ALL
+        self.step = NextSend.ALL
 
     @property
     def numbers(self) -> Collection[int]:
@@ -78,20 +78,20 @@ class Suspects:
         """Whether no further record may be sent, since it could be one more."""
         return len(self._suspects) >= MOST_SUSPECTS
 
-    def refuse(self, seq: int) -> Refused:
+    def refuse(self, seq: int) -> RejectionResult:
         """The destination refused this record, sent alone."""
         suspect = self._suspects[seq] = self._suspects.pop(seq, _Suspect())
         if suspect.passed:
             suspect.refusals += 1
             if suspect.refusals < CERTAIN:
-                return Refused.AGAIN_LATER
+                return RejectionResult.AGAIN_LATER
             del self._suspects[seq]
-            return Refused.PARK
-        if self.step is Step.ANOTHER:
+            return RejectionResult.PARK
+        if self.step is NextSend.ANOTHER:
             self.fail()
-            return Refused.NOTHING_ACCEPTED
-        self.step = Step.ANOTHER
-        return Refused.TRY_ANOTHER
+            return RejectionResult.NOTHING_ACCEPTED
+        self.step = NextSend.ANOTHER
+        return RejectionResult.TRY_ANOTHER
 
     def accept(self, numbers: Iterable[int], now: float) -> None:
         """The destination accepted these records. `now` is monotonic."""
@@ -100,7 +100,7 @@ class Suspects:
         for suspect in self._suspects.values():
             if not suspect.passed:
                 suspect.passed, suspect.due = True, now
-        self.step = Step.ALL
+        self.step = NextSend.ALL
 
     def fail(self) -> None:
         """The destination accepts nothing, or can't be reached: what spoke against single records is void."""
@@ -108,24 +108,24 @@ class Suspects:
             self._suspects.clear()
         for seq in self._suspects:
             self._suspects[seq] = _Suspect()
-        self.step = Step.OLDEST if self._suspects else Step.ALL
+        self.step = NextSend.OLDEST if self._suspects else NextSend.ALL
 
     def postpone(self, seq: int, due: float) -> None:
         """Try this suspect again at that monotonic time, and everything else before."""
         self._suspects[seq].due = due
-        self.step = Step.ALL
+        self.step = NextSend.ALL
 
     def forget(self, seq: int) -> None:
         """This record does not wait any more."""
         del self._suspects[seq]
         if not self._suspects:
-            self.step = Step.ALL
+            self.step = NextSend.ALL
 
     def due(self, now: float) -> int | None:
         """The suspect to try now, if there is one."""
-        if self.step is Step.OLDEST:
+        if self.step is NextSend.OLDEST:
             return min(self._suspects)
-        if self.step is Step.ANOTHER:
+        if self.step is NextSend.ANOTHER:
             *others, _ = self._suspects
             return next((seq for seq in others if not self._suspects[seq].passed), None)
         return next((seq for seq, suspect in self._suspects.items() if suspect.due <= now), None)

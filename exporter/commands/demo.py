@@ -43,7 +43,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import ScenarioError, load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.otlp_collector import Collector
-from exporter.text.terminal import complain, tell
+from exporter.text.terminal import print_error, print_wrapped
 from exporter.text.timeline import record_lines
 from exporter.text.values import split_address
 
@@ -98,7 +98,7 @@ def demo(args: argparse.Namespace) -> int:
         scenario = load(args.scenario)
         scenario.vm(args.vm)
     except ScenarioError as error:
-        complain(f"demo: {error}")
+        print_error(f"demo: {error}")
         return BAD_USAGE
     # Here, before the agent's thread: Azure's modules import each other in cycles, and of two threads that import them
     # at once one would get a module that is only half initialised.
@@ -117,7 +117,7 @@ def demo(args: argparse.Namespace) -> int:
         try:
             app, address = _listening(settings, log, args.listen or "")
         except OSError as error:
-            complain(f"demo: {error.strerror or error}")
+            print_error(f"demo: {error.strerror or error}")
             return FAILED
         reader = EventHubsReader(settings.event_hubs, "start")
         run = _Run(app, address, service, broker, collector, reader)
@@ -242,4 +242,4 @@ class _Run(Struct):
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:
-        tell(text, hang=SUMMARY_INDENT)
+        print_wrapped(text, hang=SUMMARY_INDENT)

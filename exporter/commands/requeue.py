@@ -19,7 +19,7 @@ from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.queue import requeue
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
-from exporter.text.terminal import complain, say
+from exporter.text.terminal import print_error, print_line
 
 MAX_SHOWN: Final = 500
 """Characters of an error."""
@@ -54,11 +54,11 @@ def send_again(args: argparse.Namespace) -> int:
     try:
         counts = requeue(path, args.destination)
     except Failure as failure:
-        complain(clean(redact(f"{path}: {failure.detail}{_advice(failure)}"), MAX_SHOWN))
+        print_error(clean(redact(f"{path}: {failure.detail}{_advice(failure)}"), MAX_SHOWN))
         return FAILED
     total = sum(counts.values())
     by_destination = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    say(f"{counted(total, 'record')} to send again: {by_destination}" if total else "no record is parked")
+    print_line(f"{counted(total, 'record')} to send again: {by_destination}" if total else "no record is parked")
     return DONE
 
 

@@ -21,8 +21,8 @@ from exporter.simulator.faults import FaultError
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import FASTEST, SLOWEST, Change, utc
 from exporter.simulator.metadata.scenario import Scenario, ScenarioError
-from exporter.simulator.metadata.service import MetadataService, Post
-from exporter.text.terminal import complain, say, tell
+from exporter.simulator.metadata.service import MetadataService, ReceivedPost
+from exporter.text.terminal import print_error, print_line, print_wrapped
 from exporter.text.values import describe
 
 _LOOPBACK = "127.0.0.1"
@@ -95,10 +95,10 @@ def simulate(args: argparse.Namespace) -> int:
             chosen = scenario.load(args.scenario)
             running = services(args, chosen, stack)
         except (ScenarioError, FaultError) as error:
-            complain(str(error))
+            print_error(str(error))
             return BAD_USAGE
         except OSError as error:
-            complain(str(error))
+            print_error(str(error))
             return FAILED
         try:
             for service in running:
@@ -170,20 +170,20 @@ class Output(Struct, frozen=True):
     def line(self, kind: str, text: str, hang: int = _HANG, **fields: object) -> None:
         """Print the text, or the fields; nothing of a heading, which has no `kind`, as JSON."""
         if not self.as_json:
-            tell(text, hang=hang)
+            print_wrapped(text, hang=hang)
         elif kind:
-            say(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
+            print_line(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
 
     def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
         """Who answers where, and what is played."""
         names = [service.vm.name for service in running]
         for service, name in zip(running, names, strict=True):
-            who = f" as {name}" if len(running) > 1 else ""
-            self.line("listening", f"listening on {service.url}{who}", url=service.url, vm=name)
+            shown_as = f" as {name}" if len(running) > 1 else ""
+            self.line("listening", f"listening on {service.url}{shown_as}", url=service.url, vm=name)
         text = f"scenario {played.name} as {', '.join(names)}, speed {speed:g}: {played.description}"
         self.line("scenario", text, name=played.name, vms=names, speed=speed, description=played.description)
 
-    def post(self, post: Post, vm: str, *, named: bool) -> None:
+    def post(self, post: ReceivedPost, vm: str, *, named: bool) -> None:
         """An approval that was sent to the service of this VM, which is `named` for people where there are several."""
         at, by = utc(post.time), f" by {vm}" if named else ""
         ids = ", ".join(post.event_ids) or "a malformed body"

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from exporter.config.schema import OTLP_TIMEOUT, OtlpSettings, Setting, settings_of
 from exporter.config.sources import Picked, Sources
-from exporter.config.types import Kind, Text, is_loopback, otlp_exact
+from exporter.config.types import SettingType, Text, is_loopback, otlp_exact
 from exporter.secrets import Secret
 from exporter.text.format import format_duration
 from exporter.text.values import InvalidValue, describe
@@ -22,7 +22,7 @@ RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _GRPC_PORT: Final = 4317
 
 
-class Milliseconds(Kind):
+class Milliseconds(SettingType):
     """OTEL_EXPORTER_OTLP_TIMEOUT, as seconds within `OTLP_TIMEOUT`.
 
     The specification says milliseconds, Python's SDK reads seconds; nobody means less than 100 ms, so a smaller number
@@ -138,7 +138,7 @@ def _pick(sources: Sources, setting: Setting, *, with_variables: bool) -> Picked
         return sources.pick(setting)
     if setting.key == "service_name":
         return sources.pick(setting, ("OTEL_SERVICE_NAME",))
-    kinds: dict[str, Kind] = {
+    kinds: dict[str, SettingType] = {
         key: Text(optional=True, path=True) for key in ("certificate", "client_certificate", "client_key")
     }
     kinds["timeout"] = Milliseconds()

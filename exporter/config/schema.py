@@ -41,7 +41,7 @@ def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.en
     return path if platform == "win32" else "/var/lib/azure-scheduled-events-exporter/outbox.db"
 
 
-def option(kind: kinds.Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
+def option(kind: kinds.SettingType, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
     """A dataclass field that is a setting. `flag` only where it is not spelled `section.key`; secrets have no flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "secret": secret})
 
@@ -353,7 +353,7 @@ class Setting:
 
     section: str
     key: str
-    kind: kinds.Kind
+    kind: kinds.SettingType
     default: Any
     help: str
     secret: bool

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue, settings_of
-from exporter.config.types import SINGLE_QUOTES, Kind
+from exporter.config.types import SINGLE_QUOTES, SettingType
 from exporter.files import TooLarge, WrongEncoding, decoded
 from exporter.secrets import redact
 from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, nearest, unknown_name
@@ -106,7 +106,7 @@ class Sources:
         """The value of each setting of a section, by key."""
         return {key: self.pick(setting).value for key, setting in settings_of(section).items()}
 
-    def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: Kind | None = None) -> Picked:
+    def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: SettingType | None = None) -> Picked:
         """The value of the first source that has one; the default after an error, which is added to `errors`.
 
         `otel` are the OTEL_* variables that speak for this setting, the first of them first; `otel_kind` is how they
@@ -125,7 +125,7 @@ class Sources:
             return self._read(setting, table[setting.key], origin, "file", kind)
         return Picked(setting.default, origin, "default")
 
-    def _read(self, setting: Setting, given: Any, origin: str, layer: str, kind: Kind) -> Picked:
+    def _read(self, setting: Setting, given: Any, origin: str, layer: str, kind: SettingType) -> Picked:
         try:
             return Picked(kind.read(given if layer == "file" else kind.parse(given)), origin, layer)
         except Misplaced as error:

@@ -58,7 +58,7 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 """A token [RFC 9110, 5.6.2]."""
 
 
-class Kind:
+class SettingType:
     """How one kind of value is read and shown."""
 
     @property
@@ -80,7 +80,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Text(SettingType):
     """A string, checked and perhaps rewritten by `check`, which raises `InvalidValue`. Empty passes when `optional`."""
 
     expected: str = "a string"
@@ -105,7 +105,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(SettingType):
     """One of a closed set of words: the members of an enumeration, or plain strings."""
 
     words: Iterable[str]
@@ -124,7 +124,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Duration(Kind):
+class Duration(SettingType):
     """Seconds as a float, written as Prometheus does; None is written `never` where that is allowed."""
 
     minimum: float
@@ -160,7 +160,7 @@ class Duration(Kind):
 
 
 @dataclass(frozen=True)
-class Integer(Kind):
+class Integer(SettingType):
     """A whole number within bounds, without a unit. `what` says in an error what is counted."""
 
     minimum: int
@@ -214,7 +214,7 @@ class Size(Integer):
 
 
 @dataclass(frozen=True)
-class Words(Kind):
+class Words(SettingType):
     """Any words, in the order in which they were given, each once: a TOML list, or as text with commas in between.
 
     `known` are those that this version knows. Others are taken, since Azure may add some; `load` warns of them.
@@ -280,7 +280,7 @@ class TagNames(Words):
 
 
 @dataclass(frozen=True)
-class Hidden(Kind):
+class Hidden(SettingType):
     """A secret text. What was found is never shown, not even when it is wrong."""
 
     word: str = "SECRET"
@@ -297,7 +297,7 @@ class Hidden(Kind):
 
 
 @dataclass(frozen=True)
-class Headers(Kind):
+class Headers(SettingType):
     """HTTP headers with secret values: `name=value,name=value` with percent-encoded values, or a TOML table."""
 
     word: str = "SECRET"

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from exporter.core.memory import with_tracked
-from exporter.core.state import Approval, Instant, State, Tracked
+from exporter.core.state import Approval, Instant, State, TrackedEvent
 from exporter.errors import Backoff
 
 FRESH_SECONDS: Final = 5.0
@@ -16,7 +16,7 @@ POST_BACKOFF: Final = Backoff(5.0, 60.0)
 """The wait after the n-th POST that was not answered 200: 5, 10, 20, 40, 60, 60, …"""
 
 
-def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
+def attempt_due(tracked: TrackedEvent, now: Instant, process_start: Instant) -> bool:
     """Whether an approvable event may be POSTed now: the backoff and Azure's `Retry-After` are over.
 
     Within one process the monotonic clock decides. Across a restart only the wall clock is left, which may have been
@@ -26,10 +26,10 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     if last is None:
         return True
     since = now.minus(last) if last.mono is not None else now.minus(process_start)
-    return since >= max(POST_BACKOFF.after(tracked.approval.attempts), tracked.approval.asked_to_wait)
+    return since >= max(POST_BACKOFF.after(tracked.approval.attempts), tracked.approval.retry_after_seconds)
 
 
-def attempting(before: Approval, now: Instant, rule: str) -> Approval:
+def begin_attempt(before: Approval, now: Instant, rule: str) -> Approval:
     """The approval as it is committed before a POST. An attempt that is still in flight ended with its process, so it
     counts as unanswered."""
     return replace(
@@ -42,13 +42,14 @@ def attempting(before: Approval, now: Instant, rule: str) -> Approval:
     )
 
 
-def accepted(before: Approval, at: datetime) -> Approval:
+def mark_accepted(before: Approval, at: datetime) -> Approval:
     """The approval after a POST was answered 200, at that time."""
     return replace(before, accepted_at=at, in_flight=False, unanswered=False, last_failure="")
 
 
-def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wait: float = 0.0) -> Approval:
-    """The approval after any other answer (`status`), or none (None). `asked_to_wait` is `Retry-After` in seconds.
+def mark_failed(before: Approval, reason: str, status: int | None, retry_after_seconds: float = 0.0) -> Approval:
+    """The approval after any other answer (`status`), or none (None). `retry_after_seconds` is `Retry-After` in
+    seconds.
 
     A POST that was answered 4xx was not taken. After anything else Azure may have taken it.
     """
@@ -59,13 +60,13 @@ def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wai
         unanswered=before.unanswered or not refused,
         last_failure=reason,
         failures={**before.failures, reason: before.failures.get(reason, 0) + 1},
-        asked_to_wait=asked_to_wait,
+        retry_after_seconds=retry_after_seconds,
     )
 
 
-def taken_back(state: State, unsent: Tracked) -> State:
+def cancel_attempt(state: State, unsent: TrackedEvent) -> State:
     """The state without an attempt that was marked and not sent. `unsent` is the event's history before the mark."""
-    tracked = state.history(unsent.key)
+    tracked = state.tracked_or_closed(unsent.key)
     if tracked is not None:
         approval = replace(unsent.approval, in_flight=False, unanswered=tracked.approval.unanswered)
         return with_tracked(state, replace(tracked, approval=approval))

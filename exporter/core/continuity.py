@@ -30,7 +30,7 @@ ANOMALIES: Final[Mapping[str, str]] = {
     "idle-deactivation-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
 }
 """Anomalies of the source, as published, and what the record of each says."""
-EVERYDAY: Final = frozenset({"incarnation-skipped", "incarnation-without-change"})
+UNRECORDED_ANOMALIES: Final = frozenset({"incarnation-skipped", "incarnation-without-change"})
 """Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
 
 
@@ -41,7 +41,7 @@ class Continuity(Struct, frozen=True):
     observed_seconds: float
     gap: float | None
     """Seconds since the last good document, by the clock that shows more; None when there was none."""
-    away: float | None
+    recorded_gap_seconds: float | None
     """The same as it is recorded: by `Instant.since`, so None also where the clock was set back over a restart."""
     unseen: tuple[str, ...]
     """Why the time in between was not observed completely, in the published words; empty where it was."""
@@ -58,7 +58,7 @@ class Continuity(Struct, frozen=True):
         return Seen.GAP if self.unseen else Seen.UNBROKEN
 
 
-class Step(Struct, frozen=True):
+class DocumentStep(Struct, frozen=True):
     """The result of one good document."""
 
     state: State
@@ -94,7 +94,7 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
     elif step == 0:
         unseen.append("incarnation-unchanged")
     gap, passed = max(wall, mono or 0.0, 0.0), 0.0
-    if mono is not None and (steady or (gap <= AGREEING_SECONDS and same(document, state.document))):
+    if mono is not None and (steady or (gap <= AGREEING_SECONDS and is_unchanged(document, state.document))):
         passed = max(0.0, min(mono, wall))
     observed_seconds = state.observed_seconds + passed
     anew = gap > AGREEING_SECONDS or (mono is None and wall < 0)  # set back over a restart: its length is not known
@@ -114,12 +114,12 @@ def reset_after(state: State, document: Document, continuity: Continuity) -> Res
     return None if older.documents >= RESET_DOCUMENTS or passed >= RESET_SECONDS else older
 
 
-def same(one: Document, other: Document) -> bool:
+def is_unchanged(one: Document, other: Document) -> bool:
     """Whether nothing changed: the same number and the same events."""
-    return one is other or (one.incarnation == other.incarnation and _same_content(one, other))
+    return one is other or (one.incarnation == other.incarnation and _has_same_events(one, other))
 
 
-def _same_content(one: Document, other: Document) -> bool:
+def _has_same_events(one: Document, other: Document) -> bool:
     """The same events, whatever their order: the documentation gives it no meaning, so a new one is no change."""
     if one.rejected != other.rejected or len(one.events) != len(other.events):
         return False
@@ -131,7 +131,7 @@ def anomaly_of(state: State, document: Document) -> str:
     if state.document is None:
         return ""
     step = document.incarnation - state.document.incarnation
-    unchanged = _same_content(document, state.document)
+    unchanged = _has_same_events(document, state.document)
     if step < 0:
         return "incarnation-restarted"
     if step == 0:
@@ -160,14 +160,14 @@ def outage_after(outage: Outage | None, began: Instant, ended: Instant, reason: 
         outage = Outage(began, reason, began)
     elif outage.last_failure.mono is None:  # of an earlier process
         absent = absent_until(outage, began)
-        outage = replace(outage, last_failure=began, absent=absent, first_failure_here=began)
+        outage = replace(outage, last_failure=began, absent=absent, first_failure_in_process=began)
     return replace(outage, last_failure=ended, silent=outage.silent + ended.minus(outage.last_failure))
 
 
 def is_outage_noted(before: Outage | None, after: Outage) -> bool:
     """Whether `before`, the outage that `after` continues, need not be written anew yet: a restart is to know until
     when the source was silent, to within `NOTED_SECONDS`."""
-    if before is None or before.first_failure_here != after.first_failure_here:
+    if before is None or before.first_failure_in_process != after.first_failure_in_process:
         return False
     return before.silent // NOTED_SECONDS == after.silent // NOTED_SECONDS
 

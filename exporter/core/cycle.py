@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.core import continuity, facts
-from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
+from exporter.core.attempts import attempt_due, begin_attempt, cancel_attempt, mark_accepted, mark_failed
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import Document, unknown_words
 from exporter.core.facts import Fact
@@ -30,7 +30,17 @@ from exporter.core.policy import NOT_PUBLISHED, Context, Decision, Policy, Reaso
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, RecordKind
 from exporter.core.scope import apply_scope
-from exporter.core.state import EMPTY, Instant, Interruption, Kind, Reset, SourceStatus, StartedBy, State, Tracked
+from exporter.core.state import (
+    EMPTY,
+    Instant,
+    Interruption,
+    Reset,
+    SourceStatus,
+    StartedBy,
+    State,
+    TrackedEvent,
+    TransitionKind,
+)
 from exporter.errors import Failure
 
 IDENTITY_SECONDS: Final = 10.0
@@ -110,7 +120,7 @@ class ApprovalUnsent(Struct, frozen=True):
 class PostAnswered(Struct, frozen=True):
     """The result of a POST that left at `sent`. `failure` is None for an answer of 200."""
 
-    tracked: Tracked
+    tracked: TrackedEvent
     """The event's history when it left, for an event whose history was dropped meanwhile."""
     sent: Instant
     failure: Failure | None = None
@@ -125,10 +135,10 @@ class DueApproval(Struct, frozen=True):
     """An approval that may be sent once it is committed. `tracked` is the event's history before it was marked."""
 
     decision: Decision
-    tracked: Tracked
+    tracked: TrackedEvent
 
 
-class Outcome(Struct, frozen=True):
+class CycleOutcome(Struct, frozen=True):
     """The result of a run. `records` are published in this order, `facts` are counted and logged after the commit."""
 
     state: State
@@ -139,7 +149,7 @@ class Outcome(Struct, frozen=True):
     """Whether the state must be written: more than the time of the last good document changed."""
 
 
-def run(state: State, observation: Observation, policy: Policy, context: Context) -> Outcome:
+def run(state: State, observation: Observation, policy: Policy, context: Context) -> CycleOutcome:
     """The outcome of one observation. Total: every observation is handled in every state.
 
     If the commit of the outcome fails, the caller runs again with `context.writable` False, which holds every approval.
@@ -172,7 +182,7 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
 
 def decision_context(context: Context, state: State) -> Context:
     """The context of decisions on this state: what must be remembered needs memory as well as a writable outbox."""
-    is_full = memory_full(state, context.now.wall, context.history_bytes)
+    is_full = memory_full(state, context.now.wall, context.event_memory_bytes)
     return replace(context, writable=context.writable and not is_full)
 
 
@@ -208,10 +218,9 @@ def adopted_state(stored: State, observed: State) -> State:
     seen, last = {**observed.closed, **observed.tracked}, observed.last_good
     begun = {key: last.wall for key, tracked in seen.items() if last is not None and tracked.was_started}
 
-    def with_begun(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
+    def with_begun(events: Mapping[str, TrackedEvent]) -> Mapping[str, TrackedEvent]:
         return {
-            key: replace(tracked, started_before=True) if key in begun else tracked
-            for key, tracked in histories.items()
+            key: replace(tracked, started_before=True) if key in begun else tracked for key, tracked in events.items()
         }
 
     outage = observed.outage and replace(observed.outage, recorded=False, warned=False)
@@ -251,10 +260,12 @@ class _Cycle:
         self._approvals: list[DueApproval] = []
         self._changed = False
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CycleOutcome:
         """The outcome of the steps so far."""
         state = replace(self._state, process=self._process)
-        return Outcome(state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed)
+        return CycleOutcome(
+            state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed
+        )
 
     # -- a document, step by step
 
@@ -262,7 +273,7 @@ class _Cycle:
         """Everything that follows from one good document."""
         self._facts.append(facts.Polled(observed.duration))
         for due in observed.unsent:
-            self._state = taken_back(self._state, due.tracked)
+            self._state = cancel_attempt(self._state, due.tracked)
         self._ensure_started_record(now=True)
         if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
             self._record_anomaly("slow-first-answer")
@@ -271,7 +282,7 @@ class _Cycle:
         # The interruptions of an event that ends with this document belong in its summary.
         self._attribute((*self._process.pending, *observed.interruptions))
         step = advance(
-            self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
+            self._state, observed.document, self._now, self._context.poll_interval, self._context.event_memory_bytes
         )
         scoped = apply_scope(self._state, step, self._vm.name, self._context.all_events)
         self._count_unknown_values(step)
@@ -287,22 +298,22 @@ class _Cycle:
         for rejection in scoped.rejections:
             self._record(self._factory.rejection(self._state, rejection))
         # An event may have started with this document, or in the gap before it.
-        gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
+        gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is TransitionKind.STARTED]
         unobserved = max(gaps, default=0.0)
         self._attribute(self._process.pending, unobserved, interruption_patience(self._context.poll_interval))
         self._explain(unobserved)
         if step.changed:
             self._reconsider_approved()
         self._mark_due(self._decide())
-        self._remember(evidence=EMPTY)
+        self._update_process_memory(evidence=EMPTY)
 
     def _record_anomaly(self, anomaly: str) -> None:
-        """Count an anomaly, and record it unless it is one of `EVERYDAY`."""
+        """Count an anomaly, and record it unless it is one of `UNRECORDED_ANOMALIES`."""
         self._facts.append(facts.AnomalyObserved(anomaly))
-        if anomaly not in continuity.EVERYDAY:
+        if anomaly not in continuity.UNRECORDED_ANOMALIES:
             self._record(self._factory.anomaly(self._state, anomaly))
 
-    def _count_unknown_values(self, step: continuity.Step) -> None:
+    def _count_unknown_values(self, step: continuity.DocumentStep) -> None:
         """Count each unknown value once when it appears, also where it makes no transition."""
         if not step.changed:
             return
@@ -321,11 +332,11 @@ class _Cycle:
             tracked = self._state.tracked[decision.key]
             if tracked.decided == decision.words:
                 continue
-            self._history(replace(tracked, decided=decision.words))
+            self._replace_tracked(replace(tracked, decided=decision.words))
             self._facts.append(facts.DecisionMade(decision))
             if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
-        self._remember(decisions={decision.key: decision for decision in decisions})
+        self._update_process_memory(decisions={decision.key: decision for decision in decisions})
         return decisions
 
     def _mark_due(self, decisions: Iterable[Decision]) -> None:
@@ -337,7 +348,9 @@ class _Cycle:
                 continue
             tracked = self._state.tracked[decision.key]
             if attempt_due(tracked, self._now, self._context.process_start):
-                self._history(replace(tracked, approval=attempting(tracked.approval, self._now, decision.rule)))
+                self._replace_tracked(
+                    replace(tracked, approval=begin_attempt(tracked.approval, self._now, decision.rule))
+                )
                 self._approvals.append(DueApproval(decision, tracked))
 
     def _reconsider_approved(self) -> None:
@@ -347,7 +360,7 @@ class _Cycle:
             if result is None:
                 continue
             after, reason = result
-            self._history(after)
+            self._replace_tracked(after)
             if reason is not Reason.NONE:
                 self._record(self._factory.outdated(self._state, after, reason.value))
                 self._facts.append(facts.ApprovalOutdated())
@@ -356,34 +369,34 @@ class _Cycle:
 
     def approval_sent(self, observed: ApprovalSent) -> None:
         """Mark a POST that the recording holds."""
-        tracked = self._state.history(observed.key)
+        tracked = self._state.tracked_or_closed(observed.key)
         if tracked is not None:
             rule = observed.rule or tracked.approval.rule
-            self._history(replace(tracked, approval=attempting(tracked.approval, self._now, rule)))
+            self._replace_tracked(replace(tracked, approval=begin_attempt(tracked.approval, self._now, rule)))
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
         """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
         due, failure = observed.due, observed.failure or Failure("not-begun")
-        self._state = taken_back(self._state, due.tracked)
+        self._state = cancel_attempt(self._state, due.tracked)
         self._facts.append(facts.ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
 
     def post_answered(self, observed: PostAnswered) -> None:
         """Record whether Azure accepted the approval."""
-        tracked = self._state.history(observed.tracked.key) or observed.tracked
+        tracked = self._state.tracked_or_closed(observed.tracked.key) or observed.tracked
         failure = observed.failure
         if failure is None:
             # An event that started before this answer came was started by an unknown party until now.
             by = StartedBy.THIS_VM if tracked.started_by is not None else None
-            after = replace(tracked, approval=accepted(tracked.approval, self._now.wall), started_by=by)
-            self._history(after)
+            after = replace(tracked, approval=mark_accepted(tracked.approval, self._now.wall), started_by=by)
+            self._replace_tracked(after)
             self._record(self._factory.accepted(self._state, after))
             self._reconsider_approved()  # it may have changed while its POST was in flight
             return
-        approval = not_accepted(tracked.approval, failure.reason, failure.status_code, failure.retry_after or 0.0)
+        approval = mark_failed(tracked.approval, failure.reason, failure.status_code, failure.retry_after or 0.0)
         # The backoff begins with the answer or, where there was none, with the POST: the timeout is part of the wait.
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
-        self._history(after)
+        self._replace_tracked(after)
         record_id, status = "", failure.status_code
         if approval.failures[failure.reason] == 1:
             state, record = self._factory.failed(self._state, after, failure.reason, status, failure.detail)
@@ -399,7 +412,7 @@ class _Cycle:
         self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         source, now, malformed = self._process.source, self._now, self._process.malformed
         failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
-        self._remember(source=failed, malformed=malformed + bool(observed.document_fault))
+        self._update_process_memory(source=failed, malformed=malformed + bool(observed.document_fault))
         before = self._state.outage
         outage = continuity.outage_after(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
@@ -409,7 +422,7 @@ class _Cycle:
             message = f"An answer of the metadata service is no document: {observed.detail}"
             data = {"reason": fault, "error": observed.detail}
             self._record(self._factory.about_vm(self._state, RecordKind.DOCUMENT_REJECTED, "WARN", message, data))
-            self._become(replace(self._state, document_rejected=fault))
+            self._replace_state(replace(self._state, document_rejected=fault))
         self.time_passed(TimePassed(observed.interruptions))
 
     def time_passed(self, observed: TimePassed) -> None:
@@ -419,7 +432,7 @@ class _Cycle:
         if interruptions and self._ensure_started_record():
             self._attribute(interruptions, patience=interruption_patience(self._context.poll_interval))
         elif observed.interruptions:
-            self._remember(pending=interruptions[-PENDING_INTERRUPTIONS:])
+            self._update_process_memory(pending=interruptions[-PENDING_INTERRUPTIONS:])
 
     def record_outage(self) -> None:
         """Record an outage once, after the source has failed for 10 s in this process."""
@@ -431,17 +444,19 @@ class _Cycle:
             reason = self._process.source.failure or outage.reason
             self._record(self._factory.unavailable(self._state, outage, reason, lasted))
             outage = replace(outage, recorded=True)
-            self._become(replace(self._state, outage=outage))
+            self._replace_state(replace(self._state, outage=outage))
         if not outage.warned and lasted >= continuity.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
             self._record_anomaly("idle-deactivation-near")
-            self._become(replace(self._state, outage=replace(outage, warned=True)))
+            self._replace_state(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
-        self._remember(malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now))
+        self._update_process_memory(
+            malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now)
+        )
         outage = self._state.outage
         if outage is None:
             return
-        self._become(replace(self._state, outage=None))
+        self._replace_state(replace(self._state, outage=None))
         if outage.recorded:
             self._record(self._factory.recovered(self._state, outage, continuity.absent_until(outage, self._now)))
 
@@ -464,16 +479,16 @@ class _Cycle:
                 continue
             if tracked is not None:
                 tracked = with_interruption(tracked, interruption)
-                self._history(tracked)
+                self._replace_tracked(tracked)
             self._record_interruption(interruption, tracked)
         if tuple(pending) != self._process.pending:
-            self._remember(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
+            self._update_process_memory(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
 
-    def _record_interruption(self, interruption: Interruption, tracked: Tracked | None) -> None:
+    def _record_interruption(self, interruption: Interruption, tracked: TrackedEvent | None) -> None:
         kind, seconds, failing = interruption.kind.value, interruption.seconds, self._state.outage is not None
         if tracked is None and failing and seconds > 0:
             unexplained = (*self._process.unexplained, interruption)
-            self._remember(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
+            self._update_process_memory(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
         closed = tracked is not None and tracked.closed is not None  # its summary is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
@@ -485,16 +500,16 @@ class _Cycle:
         for interruption in self._process.unexplained:
             tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
             if tracked is not None:
-                self._history(with_interruption(tracked, interruption))
+                self._replace_tracked(with_interruption(tracked, interruption))
         if self._process.unexplained:
-            self._remember(unexplained=())
+            self._update_process_memory(unexplained=())
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
         mono, recorded = self._now.monotonic, self._process.recorded_at.get(attributed, ())
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False
         recorded = (*recorded, mono)[-INTERRUPTION_RECORDS_AN_HOUR:]
-        self._remember(recorded_at={**self._process.recorded_at, attributed: recorded})
+        self._update_process_memory(recorded_at={**self._process.recorded_at, attributed: recorded})
         return True
 
     # -- the process
@@ -504,13 +519,15 @@ class _Cycle:
         state, before, boot_id = self._state, self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
         previous = ("with-machine" if evidence["rebooted"] else "killed") if evidence else ""
-        self._remember(announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous)
+        self._update_process_memory(
+            announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous
+        )
         self._state = replace(state, boot_id=boot_id, stopped=False)
         self._changed = state.stopped  # what is on disk must not make a kill of this process an end in good order
 
     def agent_stopped(self, observed: AgentStopped) -> None:
         """Write the last records; interruptions that are still pending are attributed to no event."""
-        self._become(replace(self._state, stopped=True))
+        self._replace_state(replace(self._state, stopped=True))
         if not self._ensure_started_record():
             return
         self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
@@ -519,7 +536,7 @@ class _Cycle:
     def learn_identity(self) -> None:
         """Bind the state to this VM: the id that is known first stays."""
         if self._vm.id and not self._state.vm_id:
-            self._become(replace(self._state, vm_id=self._vm.id))
+            self._replace_state(replace(self._state, vm_id=self._vm.id))
 
     def _ensure_started_record(self, *, now: bool = False) -> bool:
         """Whether records may be written yet. Writes `agent.started` before the first record of a process.
@@ -532,9 +549,9 @@ class _Cycle:
         if not (state.vm_key or vm.id or waited or now):
             return False
         if not state.vm_key:
-            self._become(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
+            self._replace_state(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
         if not self._process.announced:
-            self._remember(announced=True)
+            self._update_process_memory(announced=True)
             version, mode = self._context.version, self._policy.mode.value
             previous = self._process.previous_run
             data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
@@ -544,17 +561,17 @@ class _Cycle:
 
     # -- changing the state
 
-    def _become(self, state: State) -> None:
+    def _replace_state(self, state: State) -> None:
         self._state = state
         self._changed = True
 
-    def _history(self, tracked: Tracked) -> None:
-        self._become(with_tracked(self._state, tracked))
+    def _replace_tracked(self, tracked: TrackedEvent) -> None:
+        self._replace_state(with_tracked(self._state, tracked))
 
     def _record(self, numbered: tuple[State, Record]) -> None:
-        self._become(numbered[0])
+        self._replace_state(numbered[0])
         self._records.append(numbered[1])
 
-    def _remember(self, **fields: Any) -> None:
+    def _update_process_memory(self, **fields: Any) -> None:
         """Change fields of `State.process`, which is not kept on disk."""
         self._process = replace(self._process, **fields)

@@ -37,7 +37,7 @@ from exporter.core.policy import (
 )
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.scope import EventNow, ownership_of
-from exporter.core.state import Phase, Reset, State, Tracked, Whose
+from exporter.core.state import Ownership, Phase, Reset, State, TrackedEvent
 from exporter.core.strict_json import encodable
 
 SAYS_ALL: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
@@ -80,7 +80,7 @@ def decide(policy: Policy, state: State, context: Context) -> tuple[Decision, ..
 
 
 def decide_one(
-    policy: Policy, state: State, context: Context, tracked: Tracked, approved_now: frozenset[str] = frozenset()
+    policy: Policy, state: State, context: Context, tracked: TrackedEvent, approved_now: frozenset[str] = frozenset()
 ) -> Decision:
     """The decision on one event of the state's document. `approved_now` is as in `Decision`."""
     event, vm_name, rule = tracked.event, context.identity.vm.name, None
@@ -124,7 +124,7 @@ def _hours(hours: Hours, now: datetime) -> dict[str, Any]:
     }
 
 
-def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: Tracked) -> tuple[Reason, str]:
+def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEvent) -> tuple[Reason, str]:
     """Why the event is held before any rule is tried, and what was found; `NONE` if it is not."""
     event, vm_name = tracked.event, identity.vm.name
     if policy.mode is Mode.OFF:
@@ -135,14 +135,14 @@ def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: Tracked) ->
         return Reason.IDENTITY_UNKNOWN, f"{vm_name} is not confirmed" if vm_name else ""
     if identity.conflict:
         return Reason.IDENTITY_CONFLICT, ""
-    if EventNow(tracked, vm_name).ownership is Whose.THEIRS:
+    if EventNow(tracked, vm_name).ownership is Ownership.THEIRS:
         return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
         return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} can't be read"
     return Reason.NONE, ""
 
 
-def _by_the_rules(policy: Policy, tracked: Tracked, reset: Reset | None = None) -> tuple[Rule | None, Reason, str]:
+def _by_the_rules(policy: Policy, tracked: TrackedEvent, reset: Reset | None = None) -> tuple[Rule | None, Reason, str]:
     """The rule that matches, or why the event is held and what was found: a field that a rule needs and that can't be
     read comes first."""
     event = tracked.event
@@ -176,13 +176,13 @@ def explain_decision(policy: Policy, state: State, context: Context, decision: D
     if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
     tried = tuple(evaluations(policy.rules, tracked.event))
-    if not tried or tried[-1].outcome is not Outcome.MATCHES:
+    if not tried or tried[-1].outcome is not MatchResult.MATCHES:
         return Explanation(decision, tried)
     asked = conditions(policy, state, context, tracked, tried[-1].rule, decision.approved_now)
     return Explanation(decision, tried, tuple(asked))
 
 
-def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
+def decision_change_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
     """The future values of `State.observed_seconds` at which a decision may change only because time passes.
 
     Of the hours of a rule it is the next edge alone, as the clock runs now: from there on the caller asks again.
@@ -195,12 +195,12 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
             edge = rule.hours.next_change(wall)
             marks |= {state.observed_seconds + (edge - wall).total_seconds()} if edge is not None else set()
         marks |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
-        if policy.takeover_after is not None and ownership_of(tracked.event.resources, vm_name) is Whose.OURS:
+        if policy.takeover_after is not None and ownership_of(tracked.event.resources, vm_name) is Ownership.OURS:
             marks.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
     return tuple(sorted(mark for mark in marks if mark > state.observed_seconds))
 
 
-def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
+def outdated_reason(policy: Policy, tracked: TrackedEvent, vm_name: str) -> Reason:
     """Why the rules would now hold an event that was approved; `NONE` when they would not.
 
     Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files,
@@ -230,20 +230,20 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     return reason if reason in OF_CONTENT else Reason.NONE
 
 
-def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
+def reconsidered(policy: Policy, tracked: TrackedEvent, vm_name: str) -> tuple[TrackedEvent, Reason] | None:
     """The history of an approved event whose approval has become outdated, and why, or is outdated no more (`NONE`);
     None when neither has changed, or the document does not say what the event is now."""
     approval = tracked.approval
     if approval.accepted_at is None or tracked.event.is_ambiguous:
         return None
-    reason = outdated(policy, tracked, vm_name)
+    reason = outdated_reason(policy, tracked, vm_name)
     stale = reason is not Reason.NONE
     if stale == approval.outdated:
         return None
     return replace(tracked, approval=replace(approval, outdated=stale)), reason
 
 
-class Outcome(StrEnum):
+class MatchResult(StrEnum):
     """The result of trying a rule on an event."""
 
     MATCHES = "matches"
@@ -255,7 +255,7 @@ class RuleEvaluation(Struct, frozen=True):
     """One rule tried on one event. `field` is Azure's name of the field that did not match, if any."""
 
     rule: Rule
-    outcome: Outcome
+    outcome: MatchResult
     field: str = ""
 
 
@@ -263,10 +263,10 @@ def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]
     """The rules as they are tried, up to the first that matches, or asks for a field that can't be read."""
     for rule in rules:
         if field := rule.unreadable(event):
-            yield RuleEvaluation(rule, Outcome.UNREADABLE, field)
+            yield RuleEvaluation(rule, MatchResult.UNREADABLE, field)
             return
         field = rule.differs(event)
-        yield RuleEvaluation(rule, Outcome.DIFFERS if field else Outcome.MATCHES, field)
+        yield RuleEvaluation(rule, MatchResult.DIFFERS if field else MatchResult.MATCHES, field)
         if not field:
             return
 
@@ -276,9 +276,9 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str
     needs and that can't be read ends the search."""
     differs: list[str] = []
     for trial in evaluations(rules, event):
-        if trial.outcome is Outcome.UNREADABLE:
+        if trial.outcome is MatchResult.UNREADABLE:
             return None, Reason.MALFORMED, f"{trial.field} can't be read, which rule {trial.rule.name} asks for"
-        if trial.outcome is Outcome.MATCHES:
+        if trial.outcome is MatchResult.MATCHES:
             return trial.rule, Reason.NONE, ""
         differs.append(f"{trial.field}{'' if differs else ' differs'} in {trial.rule.name}")
     return None, Reason.NO_RULE, ", ".join(differs) or "there are no rules"
@@ -294,7 +294,7 @@ class Condition(Struct, frozen=True):
 
 
 def conditions(  # noqa: PLR0917  # the whole context of one event, handed from one place
-    policy: Policy, state: State, context: Context, tracked: Tracked, rule: Rule, approved_now: Collection[str]
+    policy: Policy, state: State, context: Context, tracked: TrackedEvent, rule: Rule, approved_now: Collection[str]
 ) -> Iterator[Condition]:
     """The checks after a rule matched, in the order of the reasons, without those that the policy does not ask for."""
     event, files, vm_name = tracked.event, context.files, context.identity.vm.name

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from exporter.core.strict_json import Misfit, Object, encodable, loads, repeated_in
+from exporter.core.strict_json import Object, UnrepresentableNumber, encodable, loads, repeated_in
 
 MAX_EVENT_ID = 100
 MAX_EVENTS = 10_000
@@ -340,7 +340,7 @@ def _not_before(text: str | None, status: str | None, faults: set[str]) -> datet
 
 def _kind(value: Any) -> str:
     names = {type(None): "nothing", bool: "a boolean", str: "a string", list: "an array", float: "a float"}
-    if isinstance(value, Misfit):
+    if isinstance(value, UnrepresentableNumber):
         return "a number beyond 64 bits"
     return names.get(type(value), "an object" if isinstance(value, dict) else "a number")
 

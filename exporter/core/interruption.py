@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from exporter.core.records import Vm
 from exporter.core.scope import EventNow
-from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked, Whose
+from exporter.core.state import (
+    Instant,
+    Interruption,
+    InterruptionKind,
+    InterruptionTotals,
+    Ownership,
+    State,
+    TrackedEvent,
+)
 
 THRESHOLD_SECONDS: Final = 0.2
 """Shorter interruptions are not reported: the worst noise under load was 82 ms."""
@@ -26,7 +34,7 @@ WINDOW_BEFORE_LONGEST: Final = 30.0
 
 def attribute(
     state: State, vm: Vm, interruption: Interruption, poll_interval: float, unobserved: float = 0.0
-) -> Tracked | None:
+) -> TrackedEvent | None:
     """The event of this VM that was Started during the interruption: from two polls before it was first seen Started
     until it was gone, and two polls more; until 30 s more for a clock step, which the host may correct late. The one
     that started last where there are several. None for a step backwards.
@@ -40,10 +48,10 @@ def attribute(
     polls = WINDOW_POLLS * poll_interval
     early = max(polls, min(unobserved, WINDOW_BEFORE_LONGEST))
     late = polls if interruption.kind is InterruptionKind.STALL else max(polls, CORRECTED_LATE_SECONDS)
-    fitting: list[tuple[bool, float, int, Tracked]] = []
+    fitting: list[tuple[bool, float, int, TrackedEvent]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
-        ownership = EventNow(tracked, vm.name).ownership if vm.name else tracked.whose
-        if tracked.started is None or ownership is not Whose.OURS:
+        ownership = EventNow(tracked, vm.name).ownership if vm.name else tracked.ownership
+        if tracked.started is None or ownership is not Ownership.OURS:
             continue
         into = interruption.at.minus(tracked.started)
         if into >= -early and (tracked.closed is None or _since_end(interruption, tracked.closed) <= late):
@@ -59,7 +67,7 @@ def _since_end(interruption: Interruption, closed: Instant) -> float:
     return interruption.at.minus(closed) - took
 
 
-def with_interruption(tracked: Tracked, interruption: Interruption) -> Tracked:
+def with_interruption(tracked: TrackedEvent, interruption: Interruption) -> TrackedEvent:
     """The event's history with one more interruption."""
     before = tracked.interruptions
     after = InterruptionTotals(

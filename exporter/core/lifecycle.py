@@ -27,46 +27,69 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from exporter.core.continuity import Continuity, Step, anomaly_of, continuity_of, gap_reasons, reset_after, same
+from exporter.core.continuity import (
+    Continuity,
+    DocumentStep,
+    anomaly_of,
+    continuity_of,
+    gap_reasons,
+    is_unchanged,
+    reset_after,
+)
 from exporter.core.document import FIELDS, Document, Event, Likeness, Rejected, folded
 from exporter.core.memory import close
-from exporter.core.state import EMPTY, Instant, Kind, Phase, Rejection, Seen, StartedBy, State, Tracked, Transition
+from exporter.core.state import (
+    EMPTY,
+    Instant,
+    Phase,
+    Rejection,
+    Seen,
+    StartedBy,
+    State,
+    TrackedEvent,
+    Transition,
+    TransitionKind,
+)
 
 EARLY_SECONDS: Final = 10.0
 """A start this long before NotBefore was approved by someone; a smaller difference may come from the clocks."""
 
 
-MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
+MOVES: Final[Mapping[tuple[Phase | None, Phase | None], TransitionKind | None]] = {
     (None, None): None,
-    (None, Phase.SCHEDULED): Kind.SCHEDULED,
-    (None, Phase.STARTED): Kind.STARTED,
+    (None, Phase.SCHEDULED): TransitionKind.SCHEDULED,
+    (None, Phase.STARTED): TransitionKind.STARTED,
     (None, Phase.UNKNOWN): None,
     (Phase.SCHEDULED, Phase.SCHEDULED): None,
-    (Phase.SCHEDULED, Phase.STARTED): Kind.STARTED,
-    (Phase.SCHEDULED, Phase.UNKNOWN): Kind.UPDATED,
-    (Phase.SCHEDULED, None): Kind.CANCELED,
-    (Phase.STARTED, Phase.SCHEDULED): Kind.UPDATED,
+    (Phase.SCHEDULED, Phase.STARTED): TransitionKind.STARTED,
+    (Phase.SCHEDULED, Phase.UNKNOWN): TransitionKind.UPDATED,
+    (Phase.SCHEDULED, None): TransitionKind.CANCELED,
+    (Phase.STARTED, Phase.SCHEDULED): TransitionKind.UPDATED,
     (Phase.STARTED, Phase.STARTED): None,
-    (Phase.STARTED, Phase.UNKNOWN): Kind.UPDATED,
-    (Phase.STARTED, None): Kind.COMPLETED,
-    (Phase.UNKNOWN, Phase.SCHEDULED): Kind.SCHEDULED,
-    (Phase.UNKNOWN, Phase.STARTED): Kind.STARTED,
+    (Phase.STARTED, Phase.UNKNOWN): TransitionKind.UPDATED,
+    (Phase.STARTED, None): TransitionKind.COMPLETED,
+    (Phase.UNKNOWN, Phase.SCHEDULED): TransitionKind.SCHEDULED,
+    (Phase.UNKNOWN, Phase.STARTED): TransitionKind.STARTED,
     (Phase.UNKNOWN, Phase.UNKNOWN): None,
-    (Phase.UNKNOWN, None): Kind.ENDED,
+    (Phase.UNKNOWN, None): TransitionKind.ENDED,
 }
 """Last phase and next phase (None: not in the document) to the transition. After a gap CANCELED becomes ENDED."""
 
 
-HISTORY_BYTES: Final = 4 << 20
+EVENT_MEMORY_BYTES: Final = 4 << 20
 
 
 def advance(
-    state: State, document: Document, now: Instant, poll_interval: float = 1.0, history_bytes: int = HISTORY_BYTES
-) -> Step:
+    state: State,
+    document: Document,
+    now: Instant,
+    poll_interval: float = 1.0,
+    event_memory_bytes: int = EVENT_MEMORY_BYTES,
+) -> DocumentStep:
     """The state after a good document, and every transition in it. Total: every document is handled in every state.
 
-    `poll_interval` is in seconds; `history_bytes` bounds the histories of events that are over, and what is kept of
-    earlier documents.
+    `poll_interval` is in seconds; `event_memory_bytes` bounds the histories of events that are over, and what is kept
+    of earlier documents.
     """
     document = document.with_unread(tracked.event for tracked in _maybe_there(state, document))
     continuity = continuity_of(state, document, now, poll_interval)
@@ -78,10 +101,10 @@ def advance(
         document_rejected="",
         reset=reset_after(state, document, continuity),
     )
-    if state.document is not None and same(document, state.document):
-        return Step(_with_gap(touched, continuity), continuity)
+    if state.document is not None and is_unchanged(document, state.document):
+        return DocumentStep(_with_gap(touched, continuity), continuity)
     transitions: list[Transition] = []
-    tracked: dict[str, Tracked] = {}
+    tracked: dict[str, TrackedEvent] = {}
     for event in document.events:
         after, transition = _follow(_before(state, event.key), event, continuity)
         tracked[event.key] = after
@@ -90,13 +113,13 @@ def advance(
     leaving = [before for key, before in state.tracked.items() if key not in tracked]
     started = newly_started(state.tracked.keys(), document.events) if leaving else {}
     gone = [_leave(before, continuity, started) for before in leaving]
-    seen = replace(touched, document=document, tracked=_bounded(tracked, history_bytes))
-    after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
+    seen = replace(touched, document=document, tracked=_bounded(tracked, event_memory_bytes))
+    after_all = close(seen, [leave.tracked for leave in gone], now.wall, event_memory_bytes)
     final, rejections = rejected(after_all, document)
-    return Step(final, continuity, tuple(gone + transitions), rejections, True, anomaly)
+    return DocumentStep(final, continuity, tuple(gone + transitions), rejections, True, anomaly)
 
 
-def _maybe_there(state: State, document: Document) -> Iterator[Tracked]:
+def _maybe_there(state: State, document: Document) -> Iterator[TrackedEvent]:
     """The events that are missing in the document but may be in it, beyond its bound or with an id that can't be read.
 
     The type and resources of such an element are those of the event. It hides one event at most, and none if it was
@@ -127,8 +150,8 @@ def _warming(state: State, document: Document, now: Instant, *, again: bool) -> 
     """The state with the begin of the service's warm-up, which ends with the first event in a document."""
     flows = bool(document.events or document.rejected)
     if state.first_answer is None or again:
-        return replace(state, first_answer=now, flowing=flows)
-    return replace(state, flowing=True) if flows and not state.flowing else state
+        return replace(state, first_answer=now, events_seen_since_warmup=flows)
+    return replace(state, events_seen_since_warmup=True) if flows and not state.events_seen_since_warmup else state
 
 
 def _with_gap(state: State, continuity: Continuity) -> State:
@@ -138,19 +161,19 @@ def _with_gap(state: State, continuity: Continuity) -> State:
     return replace(state, tracked={key: _gapped(tracked, continuity) for key, tracked in state.tracked.items()})
 
 
-def _gapped(tracked: Tracked, continuity: Continuity) -> Tracked:
+def _gapped(tracked: TrackedEvent, continuity: Continuity) -> TrackedEvent:
     if continuity.steady:
         return tracked
-    known = tracked.gap_seconds is not None and continuity.away is not None
-    away = (tracked.gap_seconds or 0.0) + (continuity.away or 0.0) if known else None
+    known = tracked.gap_seconds is not None and continuity.recorded_gap_seconds is not None
+    away = (tracked.gap_seconds or 0.0) + (continuity.recorded_gap_seconds or 0.0) if known else None
     gapped = replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
     seconds = continuity.observed_seconds
     return replace(gapped, first_seen_at=seconds, unchanged_at=seconds) if continuity.anew else gapped
 
 
-def _before(state: State, key: str) -> Tracked:
+def _before(state: State, key: str) -> TrackedEvent:
     """The history of an id: of a tracked or closed event, or a new one, whose record numbers repeat none of before."""
-    return state.history(key) or replace(
+    return state.tracked_or_closed(key) or replace(
         _NEW,
         numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY,
         approval=state.sent.get(key, _NEW.approval),
@@ -159,20 +182,20 @@ def _before(state: State, key: str) -> Tracked:
 
 
 _EPOCH = Instant(datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
-_NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed=_EPOCH)
+_NEW = TrackedEvent(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed=_EPOCH)
 
 
-def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
+def _follow(before: TrackedEvent, event: Event, continuity: Continuity) -> tuple[TrackedEvent, Transition | None]:
     """The history of one event of the new document, and its transition if there is one."""
     present = before.closed is None
     phase = _shown(event)
     changed = changes(before.event, event) if present else {}
     kind = MOVES[before.phase if present else None, phase]
-    if present and not changed and before.event.status == event.status and kind is not Kind.STARTED:
+    if present and not changed and before.event.status == event.status and kind is not TransitionKind.STARTED:
         kind = None
     elif kind is None and changed:
-        kind = Kind.UPDATED
-    unexpected = kind is Kind.UPDATED and phase is not before.phase
+        kind = TransitionKind.UPDATED
+    unexpected = kind is TransitionKind.UPDATED and phase is not before.phase
     started = _gapped(before, continuity) if present else _first_seen(before, event, continuity)
     if kind is None and started is before and event == before.event:
         return before, None  # the same object, whose text on disk is kept
@@ -180,14 +203,16 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
     after = _moved(started, event, kind, changed=unsettled, continuity=continuity)
     if kind is None:
         return after, None
-    first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
-    return after, Transition(kind, after, changed, unexpected, first, continuity.away, gap_reasons(continuity))
+    first = not present or (before.phase is Phase.UNKNOWN and kind is not TransitionKind.UPDATED)
+    return after, Transition(
+        kind, after, changed, unexpected, first, continuity.recorded_gap_seconds, gap_reasons(continuity)
+    )
 
 
-def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracked:
+def _first_seen(before: TrackedEvent, event: Event, continuity: Continuity) -> TrackedEvent:
     """A new history. From an earlier event with the same id it keeps the record numbers and the approval: Azure may
     have taken it, and an id that comes and goes must not evade the backoff between two attempts."""
-    return Tracked(
+    return TrackedEvent(
         event=event,
         phase=Phase.UNKNOWN,
         first_seen=continuity.now,
@@ -201,10 +226,12 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
     )
 
 
-def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
+def _moved(
+    before: TrackedEvent, event: Event, kind: TransitionKind | None, *, changed: bool, continuity: Continuity
+) -> TrackedEvent:
     """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
     phase = _shown(event)
-    starting = before.started_at is None and kind is Kind.STARTED
+    starting = before.started_at is None and kind is TransitionKind.STARTED
     return replace(
         before,
         event=event,
@@ -218,12 +245,13 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, c
         started_gaps=before.gaps if starting else before.started_gaps,
         started_by=_started_by(before, continuity) if starting else before.started_by,
         unchanged_at=continuity.observed_seconds if changed or starting else before.unchanged_at,
-        updates=before.updates + (kind is Kind.UPDATED),
-        updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),
+        updates=before.updates + (kind is TransitionKind.UPDATED),
+        updates_while_started=before.updates_while_started
+        + (kind is TransitionKind.UPDATED and before.phase is Phase.STARTED),
     )
 
 
-def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
+def _started_by(before: TrackedEvent, continuity: Continuity) -> StartedBy:
     """Who let an event start. Well before NotBefore without an approval of this VM: another VM, ARM, or Azure itself.
 
     An id belongs to one event: an accepted approval of it counts, whatever the clocks did since, and also if the event
@@ -240,23 +268,23 @@ def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
     return StartedBy.NOT_BEFORE if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
+def _leave(before: TrackedEvent, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
     """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id, one
     of those in `started` by their likeness."""
     before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
-    unseen = gap_reasons(continuity) if kind is Kind.COMPLETED else _unseen(before, continuity)
-    replaced_by = started.get(likeness(before), "") if kind is Kind.CANCELED and started else ""
+    unseen = gap_reasons(continuity) if kind is TransitionKind.COMPLETED else _unseen(before, continuity)
+    replaced_by = started.get(likeness(before), "") if kind is TransitionKind.CANCELED and started else ""
     if replaced_by:
         unseen = (*unseen, "replaced")
-    if kind is Kind.CANCELED and unseen:
-        kind = Kind.ENDED
+    if kind is TransitionKind.CANCELED and unseen:
+        kind = TransitionKind.ENDED
     after = replace(before, closed=continuity.now, outcome=kind)
-    return Transition(kind, after, gap=continuity.away, unseen=unseen, replaced_by=replaced_by)
+    return Transition(kind, after, gap=continuity.recorded_gap_seconds, unseen=unseen, replaced_by=replaced_by)
 
 
-def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
+def _unseen(before: TrackedEvent, continuity: Continuity) -> tuple[str, ...]:
     reasons = list(continuity.unseen)
     if phase_of(before.event) is Phase.UNKNOWN or before.event.is_unread:  # by its last status, also after a known one
         reasons.append("unknown-status")
@@ -274,7 +302,7 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _bounded(tracked: dict[str, Tracked], budget: int) -> dict[str, Tracked]:
+def _bounded(tracked: dict[str, TrackedEvent], budget: int) -> dict[str, TrackedEvent]:
     """At most `budget` bytes of fields that only earlier documents held: each document could add its whole size."""
     for key, entry in sorted(tracked.items(), key=lambda item: item[1].earlier_bytes):  # the smallest stay
         budget -= entry.earlier_bytes
@@ -283,7 +311,7 @@ def _bounded(tracked: dict[str, Tracked], budget: int) -> dict[str, Tracked]:
     return tracked
 
 
-def phase_of(event: Event | Tracked) -> Phase:
+def phase_of(event: Event | TrackedEvent) -> Phase:
     """The phase of an event by its status alone; UNKNOWN for a status that this version does not know."""
     try:
         return Phase(event.status or "")
@@ -296,7 +324,7 @@ def _shown(event: Event) -> Phase:
     return Phase.STARTED if event.started_twin else phase_of(event)
 
 
-def likeness(event: Event | Tracked) -> Likeness | None:
+def likeness(event: Event | TrackedEvent) -> Likeness | None:
     """What two ids of one event have in common, by which one can replace the other; None where that is not known."""
     if event.event_type is None or event.resources is None:
         return None

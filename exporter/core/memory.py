@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from exporter.core.state import Approval, State, Tracked
+from exporter.core.state import Approval, State, TrackedEvent
 
 T = TypeVar("T")
 
@@ -25,19 +25,19 @@ CLOSED_KEPT: Final = 32
 """Histories, which are written with every commit. What must be remembered for longer, what was sent and what Started,
 has stores of its own."""
 SENT_KEPT: Final = timedelta(days=30)
-_HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
+_TRACKED_EVENT_BYTES: Final = 1024  # of a history beside Azure's own object
 _SENT_BYTES: Final = 320  # of an approval, beside the id
 _STARTED_BYTES: Final = 64
 _LONGEST_STARTED_BYTES: Final = 400 + _STARTED_BYTES
 
 
-def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> State:
+def close(state: State, gone: Iterable[TrackedEvent], now: datetime, budget: int) -> State:
     """Keep the newest histories of events that are gone, and none of those that came back.
 
     `budget` is in bytes, for the three stores together; a quarter is for histories, half for what was sent.
     """
     closed = {key: tracked for key, tracked in state.closed.items() if key not in state.tracked}
-    forgotten: list[Tracked] = []
+    forgotten: list[TrackedEvent] = []
     for tracked in gone:
         closed.pop(tracked.key, None)
         if _recorded(tracked):
@@ -54,7 +54,7 @@ def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> 
     return _forget(replace(state, closed=closed), forgotten, now, budget)
 
 
-def without_histories(state: State, now: datetime, budget: int) -> State:
+def without_closed_events(state: State, now: datetime, budget: int) -> State:
     """The state without histories of events that are over: if space is short, they go before undelivered records."""
     return _forget(replace(state, closed={}), state.closed.values(), now, budget)
 
@@ -73,17 +73,17 @@ def memory_full(state: State, now: datetime, budget: int) -> bool:
     )
 
 
-def _recorded(tracked: Tracked) -> bool:
+def _recorded(tracked: TrackedEvent) -> bool:
     """Whether records of this event were published: only then are there record numbers to continue."""
     return any(tracked.numbers.get(kind) for kind in tracked.numbers if kind)
 
 
-def _weight(tracked: Tracked) -> int:
+def _weight(tracked: TrackedEvent) -> int:
     azure = len(json.dumps(tracked.event.raw)) * 2  # the typed fields hold most of it again
-    return _HISTORY_BYTES + azure + tracked.earlier_bytes
+    return _TRACKED_EVENT_BYTES + azure + tracked.earlier_bytes
 
 
-def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: int) -> State:
+def _forget(state: State, forgotten: Iterable[TrackedEvent], now: datetime, budget: int) -> State:
     """Drop histories, but keep which approvals were sent and which ids were Started."""
     gone = list(forgotten)
     evicted = sum(1 for tracked in gone if _recorded(tracked))
@@ -98,7 +98,7 @@ def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: i
 
 
 def _sent(
-    before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime, budget: int
+    before: Mapping[str, Approval], gone: Sequence[TrackedEvent], now: datetime, budget: int
 ) -> Mapping[str, Approval]:
     if not gone:
         return before
@@ -142,13 +142,13 @@ def _lasts(since: datetime | None, now: datetime) -> bool:
     return since is not None and now - since <= SENT_KEPT
 
 
-def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
+def number(tracked: TrackedEvent, kind: str, first: int = 1) -> tuple[int, TrackedEvent]:
     """The next number of a record of this kind about this event, and the history that contains it."""
     following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
     return following, replace(tracked, numbers={**tracked.numbers, kind: following})
 
 
-def with_tracked(state: State, tracked: Tracked) -> State:
+def with_tracked(state: State, tracked: TrackedEvent) -> State:
     """The state with this event's history replaced. Of an event whose history was dropped only the approval is kept."""
     if tracked.key in state.tracked:
         return replace(state, tracked={**state.tracked, tracked.key: tracked})

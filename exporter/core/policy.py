@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from exporter.core.document import Event
 from exporter.core.hours import Hours
-from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
 from exporter.core.records import VmIdentity
 from exporter.core.scope import EventNow
 from exporter.core.state import EMPTY, Instant
@@ -173,7 +173,7 @@ class Context(Struct, frozen=True):
     """Seconds."""
     all_events: bool = False
     """Records are also published for events of other VMs (`records.scope`)."""
-    history_bytes: int = HISTORY_BYTES
+    event_memory_bytes: int = EVENT_MEMORY_BYTES
     """The most bytes that the histories of events that are over may take."""
     version: str = ""
     random_key: str = ""
@@ -230,13 +230,13 @@ _WHY: Final[Mapping[Reason, str]] = {
 }
 
 
-def why(decision: Decision) -> str:
+def reason_text(decision: Decision) -> str:
     """The reason of a decision as a clause, with what was found."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
     return f"{_WHY[decision.reason]}{rule}{f': {decision.finding}' if decision.finding else ''}"
 
 
-def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
+def decision_summary(decision: Decision, mode: Mode) -> dict[str, str | None]:
     """The current decision as JSON values, for page, status, and event files."""
     return {
         "decision": decision.verdict.value,
@@ -244,7 +244,7 @@ def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
         "rule": decision.rule or None,
         "finding": decision.finding or None,
         "mode": mode.value,
-        "why": why(decision),
+        "why": reason_text(decision),
     }
 
 

@@ -20,27 +20,27 @@ from msgspec.structs import replace
 from exporter.core.continuity import ANOMALIES
 from exporter.core.document import MINIMUM_NOTICE, Event
 from exporter.core.memory import number, with_tracked
-from exporter.core.policy import Decision, Mode, Verdict, why
+from exporter.core.policy import Decision, Mode, Verdict, reason_text
 from exporter.core.records import DEPTH, Record, RecordKind, Vm, optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.scope import EventNow
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
     Interruption,
-    Kind,
     Outage,
+    Ownership,
     Phase,
     Rejection,
     State,
-    Tracked,
+    TrackedEvent,
     Transition,
-    Whose,
+    TransitionKind,
 )
 from exporter.core.strict_json import encodable
 
 NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
 Data = Mapping[str, Any]
-_TRANSITIONS: Final = frozenset(kind.value for kind in Kind)
+_TRANSITIONS: Final = frozenset(kind.value for kind in TransitionKind)
 
 
 class RecordFactory(Struct, frozen=True):
@@ -56,11 +56,11 @@ class RecordFactory(Struct, frozen=True):
     """Whether interruptions are observed: not where documents alone are replayed."""
 
     def about_event(  # noqa: PLR0917  # the parts of one record
-        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, specific: Data
+        self, state: State, tracked: TrackedEvent, kind: str, severity: str, message: str, specific: Data
     ) -> tuple[State, Record]:
         """A record about one event; the event's history in the returned state holds its number."""
         first = 1 if kind in _TRANSITIONS else 1 + int(state.birth.timestamp() * 1000)
-        count, numbered = number(state.history(tracked.key) or tracked, kind, first)
+        count, numbered = number(state.tracked_or_closed(tracked.key) or tracked, kind, first)
         event, event_now = tracked.event, EventNow(tracked, self.vm.name)
         last_readable = event_now.last_readable
         data = {
@@ -110,7 +110,7 @@ class RecordFactory(Struct, frozen=True):
         """The record of one transition of an event; that of a closing one holds the summary."""
         tracked = transition.tracked
         data: dict[str, Any] = {"gap_seconds": rounded(transition.gap)}
-        if transition.first_sight:
+        if transition.newly_seen:
             data["seen_before"] = tracked.seen_before.value
         if transition.joined:
             data["joined"] = True
@@ -119,11 +119,11 @@ class RecordFactory(Struct, frozen=True):
                 name: {"from": _null_for(-1, old), "to": _null_for(-1, new)}
                 for name, (old, new) in transition.changed.items()
             }
-        if transition.kind is Kind.UPDATED:
+        if transition.kind is TransitionKind.UPDATED:
             data["unexpected"] = transition.unexpected
-        if transition.kind is Kind.SCHEDULED and tracked.not_before is not None:
+        if transition.kind is TransitionKind.SCHEDULED and tracked.not_before is not None:
             data["notice_seconds"] = rounded((tracked.not_before - self.now).total_seconds())
-        if transition.kind is Kind.STARTED:
+        if transition.kind is TransitionKind.STARTED:
             data["started_by"] = tracked.started_by.value if tracked.started_by else None
         if transition.kind in CLOSING:
             data["unseen"] = list(transition.unseen)
@@ -131,7 +131,9 @@ class RecordFactory(Struct, frozen=True):
                 data["replaced_by"] = transition.replaced_by
             if "restart" in transition.unseen and self.evidence:
                 data["evidence"] = dict(self.evidence)
-            data["summary"] = event_summary(tracked, transition.unseen, told=transition.told, watching=self.watching)
+            data["summary"] = event_summary(
+                tracked, transition.unseen, last_published=transition.last_published, watching=self.watching
+            )
         return self.about_event(
             state, tracked, transition.kind.value, severity(transition), sentence(transition, self.vm.name), data
         )
@@ -141,33 +143,33 @@ class RecordFactory(Struct, frozen=True):
         tracked = state.tracked[decision.key]
         data = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
-        message = f"{'Held' if held else 'Approving'} {title(tracked)}: {why(decision)}"
+        message = f"{'Held' if held else 'Approving'} {event_label(tracked)}: {reason_text(decision)}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_DECIDED, "INFO", message, data)
 
-    def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
+    def accepted(self, state: State, tracked: TrackedEvent) -> tuple[State, Record]:
         """`approval.accepted`: a POST was answered 200."""
         data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
-        message = f"Azure accepted our approval of {title(tracked)} (rule {tracked.approval.rule})"
+        message = f"Azure accepted our approval of {event_label(tracked)} (rule {tracked.approval.rule})"
         return self.about_event(state, tracked, RecordKind.APPROVAL_ACCEPTED, "INFO", message, data)
 
     def failed(
-        self, state: State, tracked: Tracked, reason: str, status_code: int | None, error: str
+        self, state: State, tracked: TrackedEvent, reason: str, status_code: int | None, error: str
     ) -> tuple[State, Record]:
         """`approval.failed`: a POST was answered otherwise (`status_code`), or not at all (None)."""
         attempts = tracked.approval.attempts
         count = tracked.approval.failures.get(reason, 0)
         data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
-        message = f"Approval of {title(tracked)} was not accepted (attempt {attempts}): {reason}"
+        message = f"Approval of {event_label(tracked)} was not accepted (attempt {attempts}): {reason}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_FAILED, "WARN", message, data)
 
-    def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
+    def outdated(self, state: State, tracked: TrackedEvent, reason: str) -> tuple[State, Record]:
         """`approval.outdated`: why an event that was approved would be held now."""
         data = {"reason": reason, "rule": tracked.approval.rule}
-        message = f"{title(tracked)} changed after we approved it and would now be held: {reason}"
+        message = f"{event_label(tracked)} changed after we approved it and would now be held: {reason}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
-        self, state: State, interruption: Interruption, tracked: Tracked | None, *, failing: bool = False
+        self, state: State, interruption: Interruption, tracked: TrackedEvent | None, *, failing: bool = False
     ) -> tuple[State, Record]:
         """`interruption.observed` at the time of observation, with the event that it is attributed to, if any.
 
@@ -191,7 +193,7 @@ class RecordFactory(Struct, frozen=True):
         totals = tracked.interruptions
         data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
         data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.announced_seconds
-        message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked)}"
+        message = f"Interruption of {seconds:.1f} s observed ({kind}) during {event_label(tracked)}"
         return factory.about_event(
             state, tracked, RecordKind.INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data}
         )
@@ -260,13 +262,17 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
 
 
 def event_summary(
-    tracked: Tracked, unseen: tuple[str, ...] = (), *, told: Tracked | None = None, watching: bool = True
+    tracked: TrackedEvent,
+    unseen: tuple[str, ...] = (),
+    *,
+    last_published: TrackedEvent | None = None,
+    watching: bool = True,
 ) -> dict[str, Any]:
     """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known".
 
-    `told` is the history as it was last told, where that is another (`Transition.told`).
+    `last_published` is the history as it was last told, where that is another (`Transition.last_published`).
     """
-    event, last = tracked.event, told or tracked
+    event, last = tracked.event, last_published or tracked
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen.wall).total_seconds()
@@ -305,15 +311,15 @@ def event_summary(
 
 def severity(transition: Transition) -> str:
     """WARN for what restarts, moves or deletes the VM and for an end that was not observed; INFO for the rest."""
-    if transition.kind is Kind.ENDED:
+    if transition.kind is TransitionKind.ENDED:
         return "INFO" if NOT_THIS_VM in transition.unseen else "WARN"
-    if transition.kind in (Kind.COMPLETED, Kind.CANCELED):
+    if transition.kind in (TransitionKind.COMPLETED, TransitionKind.CANCELED):
         return "INFO"
-    harmless = transition.tracked.event_type == "Freeze" and transition.kind is not Kind.STARTED
+    harmless = transition.tracked.event_type == "Freeze" and transition.kind is not TransitionKind.STARTED
     return "INFO" if harmless and not transition.unexpected else "WARN"
 
 
-def title(tracked: Tracked) -> str:
+def event_label(tracked: TrackedEvent) -> str:
     """An event's type and id, for the middle of a sentence."""
     return f"{tracked.event_type or 'event of unknown type'} {tracked.event.event_id}"
 
@@ -322,24 +328,24 @@ def sentence(transition: Transition, vm_name: str) -> str:
     """A transition as a sentence, for a person."""
     tracked = transition.tracked
     event = EventNow(tracked, vm_name)
-    resources = "this VM" if event.ownership is Whose.OURS else _resources(tracked.resources)
+    resources = "this VM" if event.ownership is Ownership.OURS else _resources(tracked.resources)
     what = f"{tracked.event_type or 'Event of unknown type'} of {resources}"
     came = " (it was there before, without this VM)" if transition.joined else ""
     match transition.kind:
-        case Kind.SCHEDULED:
+        case TransitionKind.SCHEDULED:
             when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
             return f"{what} is scheduled{when}{came}"
-        case Kind.UPDATED:
+        case TransitionKind.UPDATED:
             names = ", ".join(transition.changed) or "EventStatus"
             return f"{what} changed: {names}"
-        case Kind.STARTED:
+        case TransitionKind.STARTED:
             how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
             return f"{what} has started{came or how}"
-        case Kind.COMPLETED:
+        case TransitionKind.COMPLETED:
             return f"{what} is over"
-        case Kind.CANCELED:
+        case TransitionKind.CANCELED:
             return f"{what} was canceled by Azure"
-        case Kind.ENDED:
+        case TransitionKind.ENDED:
             return f"{what} {_ended(transition)}"
 
 

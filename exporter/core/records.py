@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from exporter.core.state import Kind
+from exporter.core.state import TransitionKind
 from exporter.core.strict_json import encodable
 
 SCHEMA_VERSION: Final = 1
@@ -43,7 +43,7 @@ class RecordKind(StrEnum):
     AGENT_STOPPED = "agent.stopped"
 
 
-KINDS: Final = (*map(str, Kind), *map(str, RecordKind))
+KINDS: Final = (*map(str, TransitionKind), *map(str, RecordKind))
 """Every published kind, those of transitions first."""
 
 

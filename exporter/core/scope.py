@@ -2,9 +2,9 @@
 
 Each event that has a recorded beginning has exactly one recorded end. The document names events of neighbours too,
 `Resources` may change, and the name of this VM may become known late. So each event's history holds two facts: whether
-it is in scope, its beginning recorded and its end not yet (`in_scope`), and whose it was last known to be (`whose`; the
-beginning of an event is counted when it becomes `OURS`). These and the current document determine what is published and
-counted now:
+it is in scope, its beginning recorded and its end not yet (`in_scope`), and whose it was last known to be (`ownership`;
+the beginning of an event is counted when it becomes `OURS`). These and the current document determine what is published
+and counted now:
 
     was in scope    is in scope
     no              yes           it begins: `scheduled` or `started`; joined, if it was there before without this VM
@@ -21,20 +21,20 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from exporter.core.continuity import Continuity, Step, gap_reasons
+from exporter.core.continuity import Continuity, DocumentStep, gap_reasons
 from exporter.core.document import FIELDS, folded
 from exporter.core.lifecycle import phase_of
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
     InterruptionTotals,
-    Kind,
+    Ownership,
     Phase,
     Rejection,
     State,
-    Tracked,
+    TrackedEvent,
     Transition,
-    Whose,
+    TransitionKind,
 )
 
 
@@ -48,53 +48,53 @@ class EventNow(NamedTuple):
     (`core/decision.py`).
     """
 
-    history: Tracked
+    tracked: TrackedEvent
     vm_name: str
 
     @property
     def last_readable(self) -> dict[str, Any]:
         """The last readable value, or None, of each of Azure's fields that can't be read in the document, or that it
-        holds twice. Not of NotBefore, for which there is `Tracked.not_before`."""
-        event = self.history.event
+        holds twice. Not of NotBefore, for which there is `TrackedEvent.not_before`."""
+        event = self.tracked.event
         names = {*event.faults, *event.disputed} & {*FIELDS} - {"EventId", "NotBefore"}
-        resources = list(self.history.resources) if self.history.resources is not None else None
-        earlier = {"EventType": self.history.event_type, "Resources": resources, "EventStatus": self.history.status}
+        resources = list(self.tracked.resources) if self.tracked.resources is not None else None
+        earlier = {"EventType": self.tracked.event_type, "Resources": resources, "EventStatus": self.tracked.status}
         return {name: earlier.get(name) for name in sorted(names)}
 
     @property
-    def ownership(self) -> Whose:
+    def ownership(self) -> Ownership:
         """Whether the last known Resources name this VM."""
-        return ownership_of(self.history.resources, self.vm_name)
+        return ownership_of(self.tracked.resources, self.vm_name)
 
     @property
     def names_this_vm(self) -> bool | None:
         """`ownership` as JSON has it; None if it is not known."""
         ownership = self.ownership
-        return None if ownership is Whose.MAYBE else ownership is Whose.OURS
+        return None if ownership is Ownership.MAYBE else ownership is Ownership.OURS
 
     @property
     def phase(self) -> Phase:
         """STARTED from when it was first seen Started; before that the last status that could be read."""
-        return phase_of(self.history) if self.history.started_at is None else Phase.STARTED
+        return phase_of(self.tracked) if self.tracked.started_at is None else Phase.STARTED
 
     @property
     def starts_at(self) -> datetime | None:
         """The last known NotBefore of an event that has not started."""
-        return self.history.not_before if self.history.started_at is None else None
+        return self.tracked.not_before if self.tracked.started_at is None else None
 
 
-def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Whose:
+def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Ownership:
     """Whether `Resources` name this VM: whole names, case-insensitive in ASCII. MAYBE if either is not known."""
     if resources is None or not vm_name:
-        return Whose.MAYBE
+        return Ownership.MAYBE
     wanted = folded(vm_name)
-    return Whose.OURS if any(folded(name) == wanted for name in resources) else Whose.THEIRS
+    return Ownership.OURS if any(folded(name) == wanted for name in resources) else Ownership.THEIRS
 
 
-_BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
+_BEGINS: Final = {Phase.SCHEDULED: TransitionKind.SCHEDULED, Phase.STARTED: TransitionKind.STARTED}
 
 
-def apply_scope(before: State, step: Step, vm_name: str, all_events: bool) -> Step:
+def apply_scope(before: State, step: DocumentStep, vm_name: str, all_events: bool) -> DocumentStep:
     """The part of the step from `before` that a VM of this name publishes and counts, for all events or its own.
 
     `vm_name` is empty while it is not known. While document, name and scope are unchanged, the events are not examined
@@ -107,9 +107,10 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool) -> St
     moves = {move.tracked.key: move for move in step.transitions}
     for key, move in moves.items():
         if move.kind in CLOSING:
-            scope.gone(before.tracked[key], move)
+            scope.on_event_removed(before.tracked[key], move)
     tracked = {
-        key: scope.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
+        key: scope.on_event_present(before.tracked.get(key), after, moves.get(key))
+        for key, after in step.state.tracked.items()
     }
     newly_in_scope = {rejection.key: rejection for rejection in scope.rejections}
     rejections = [
@@ -138,50 +139,50 @@ class _Scope:
         self.counted: list[Transition] = []
         self.rejections: list[Rejection] = []
 
-    def gone(self, was: Tracked, move: Transition) -> None:
+    def on_event_removed(self, was: TrackedEvent, move: Transition) -> None:
         """An event is not in the document any more. One that is known only now to be of this VM counts at both ends."""
         if was.in_scope:
             self.published.append(move)
-        if was.whose is not Whose.OURS:
-            if EventNow(was, self._vm_name).ownership is not Whose.OURS:
+        if was.ownership is not Ownership.OURS:
+            if EventNow(was, self._vm_name).ownership is not Ownership.OURS:
                 return
             self.counted += self._beginnings(was)
         self.counted.append(move)
 
-    def there(self, was: Tracked | None, after: Tracked, move: Transition | None) -> Tracked:
-        """An event is in the document. Returns its history, with `in_scope` and `whose` as they are now."""
-        was_in_scope, before = (bool(was.in_scope), was.whose) if was else (False, None)
-        whose = self._whose(was, before, after)
-        in_scope = self._all or whose is not Whose.THEIRS
-        if was is None or (was_in_scope == in_scope and before == whose):
-            after = _marked(after, in_scope, whose)
+    def on_event_present(self, was: TrackedEvent | None, after: TrackedEvent, move: Transition | None) -> TrackedEvent:
+        """An event is in the document. Returns its history, with `in_scope` and `ownership` as they are now."""
+        was_in_scope, before = (bool(was.in_scope), was.ownership) if was else (False, None)
+        ownership = self._ownership_now(was, before, after)
+        in_scope = self._all or ownership is not Ownership.THEIRS
+        if was is None or (was_in_scope == in_scope and before == ownership):
+            after = _marked(after, in_scope, ownership)
             if move:
                 self.published += [move] if in_scope else []
-                self.counted += [move] if whose is Whose.OURS else []
+                self.counted += [move] if ownership is Ownership.OURS else []
             return after
-        joins = before is Whose.THEIRS and whose is not Whose.THEIRS
+        joins = before is Ownership.THEIRS and ownership is not Ownership.THEIRS
         as_new = self._first_seen_now(after) if joins else after
         if joins:  # takeover and settling begin now, whether or not its records do
             after = replace(after, first_seen_at=as_new.first_seen_at, unchanged_at=as_new.unchanged_at)
-        after = _marked(as_new if in_scope and not was_in_scope else after, in_scope, whose)
-        self._publish(was, after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
-        if before is Whose.OURS and whose is Whose.THEIRS:
+        after = _marked(as_new if in_scope and not was_in_scope else after, in_scope, ownership)
+        self._publish(was, after, move, was_in_scope=was_in_scope, joined=ownership is not Ownership.THEIRS)
+        if before is Ownership.OURS and ownership is Ownership.THEIRS:
             # Of unknown status until its end: counts at both ends then.
-            self.counted.append(replace(self._left(was, after, move), first_sight=was.phase is Phase.UNKNOWN))
-        elif before is Whose.OURS:
+            self.counted.append(replace(self._left(was, after, move), newly_seen=was.phase is Phase.UNKNOWN))
+        elif before is Ownership.OURS:
             self.counted += [move] if move else []
-        elif whose is Whose.OURS:
+        elif ownership is Ownership.OURS:
             self.counted += self._beginnings(as_new)
         return after
 
-    def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
+    def _ownership_now(self, was: TrackedEvent | None, before: Ownership | None, after: TrackedEvent) -> Ownership:
         """While this VM's name is not known: as before, or MAYBE if it was THEIRS and names other VMs now."""
-        whose = EventNow(after, self._vm_name).ownership
-        if whose is not Whose.MAYBE or was is None or before is None:
-            return whose
-        return Whose.MAYBE if before is Whose.THEIRS and was.resources != after.resources else before
+        ownership = EventNow(after, self._vm_name).ownership
+        if ownership is not Ownership.MAYBE or was is None or before is None:
+            return ownership
+        return Ownership.MAYBE if before is Ownership.THEIRS and was.resources != after.resources else before
 
-    def _first_seen_now(self, tracked: Tracked) -> Tracked:
+    def _first_seen_now(self, tracked: TrackedEvent) -> TrackedEvent:
         """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
         return replace(
             tracked,
@@ -201,7 +202,7 @@ class _Scope:
         )
 
     def _publish(
-        self, was: Tracked, after: Tracked, move: Transition | None, *, was_in_scope: bool, joined: bool
+        self, was: TrackedEvent, after: TrackedEvent, move: Transition | None, *, was_in_scope: bool, joined: bool
     ) -> None:
         if was_in_scope and after.in_scope:
             self.published += [replace(move, tracked=after)] if move else []
@@ -209,33 +210,35 @@ class _Scope:
             kind = _BEGINS.get(after.phase)
             if kind:
                 begins = self._move(kind, after, move)
-                self.published.append(replace(begins, first_sight=True, joined=joined))
+                self.published.append(replace(begins, newly_seen=True, joined=joined))
             if after.faults_recorded:  # not recorded while it was an event of others
                 self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
         elif was_in_scope:
             self.published.append(self._left(was, after, move))
 
-    def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
+    def _beginnings(self, tracked: TrackedEvent) -> Iterator[Transition]:
         """The transitions to count for an event that is known from now on to be of this VM. Without a known status
         there are none: such an event counts when it has one, or at its end."""
         if tracked.scheduled_seen:
-            yield replace(self._move(Kind.SCHEDULED, tracked, None), first_sight=True)
+            yield replace(self._move(TransitionKind.SCHEDULED, tracked, None), newly_seen=True)
         if tracked.phase is Phase.STARTED:
-            yield replace(self._move(Kind.STARTED, tracked, None), first_sight=not tracked.scheduled_seen)
+            yield replace(self._move(TransitionKind.STARTED, tracked, None), newly_seen=not tracked.scheduled_seen)
 
-    def _left(self, was: Tracked, tracked: Tracked, move: Transition | None) -> Transition:
+    def _left(self, was: TrackedEvent, tracked: TrackedEvent, move: Transition | None) -> Transition:
         """The closing transition of an event that stays in the document without this VM; `was` is its history before
         that document."""
-        over = replace(tracked, closed=self._now, outcome=Kind.ENDED)
-        ending = self._move(Kind.ENDED, over, move)
-        return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), told=was)
+        over = replace(tracked, closed=self._now, outcome=TransitionKind.ENDED)
+        ending = self._move(TransitionKind.ENDED, over, move)
+        return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), last_published=was)
 
-    def _move(self, kind: Kind, tracked: Tracked, move: Transition | None) -> Transition:
+    def _move(self, kind: TransitionKind, tracked: TrackedEvent, move: Transition | None) -> Transition:
         changed = move.changed if move else {}
-        return Transition(kind, tracked, changed, gap=self._continuity.away, unseen=gap_reasons(self._continuity))
+        return Transition(
+            kind, tracked, changed, gap=self._continuity.recorded_gap_seconds, unseen=gap_reasons(self._continuity)
+        )
 
 
-def _marked(tracked: Tracked, in_scope: bool, whose: Whose) -> Tracked:
-    if tracked.in_scope == in_scope and tracked.whose == whose:
+def _marked(tracked: TrackedEvent, in_scope: bool, ownership: Ownership) -> TrackedEvent:
+    if tracked.in_scope == in_scope and tracked.ownership == ownership:
         return tracked
-    return replace(tracked, in_scope=in_scope, whose=whose)
+    return replace(tracked, in_scope=in_scope, ownership=ownership)

@@ -16,7 +16,7 @@ from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode, Presence
 from exporter.core.records import Vm
 from exporter.core.scope import EventNow
-from exporter.core.state import Instant, State, Whose
+from exporter.core.state import Instant, Ownership, State
 
 WARMING_SECONDS: Final = 300.0
 """Azure delivers events at the latest five minutes after the first answer [Enabling and disabling]."""
@@ -84,7 +84,7 @@ class Status(Struct, frozen=True):
     @property
     def named_events(self) -> tuple[EventNow, ...]:
         """The events that are known to name this VM: none while its name is unknown."""
-        return tuple(event for event in self.events if event.ownership is Whose.OURS)
+        return tuple(event for event in self.events if event.ownership is Ownership.OURS)
 
     @property
     def may_hold_own_event(self) -> bool:
@@ -92,7 +92,7 @@ class Status(Struct, frozen=True):
         known."""
         state = self.state
         is_known = state.process.source.up and self.vm.name
-        return not is_known or any(event.whose is not Whose.THEIRS for event in state.tracked.values())
+        return not is_known or any(event.ownership is not Ownership.THEIRS for event in state.tracked.values())
 
     @property
     def last_read(self) -> datetime | None:
@@ -123,7 +123,7 @@ class Status(Struct, frozen=True):
         If an earlier process had the first answer, the time until this process began is measured by the wall clock. If
         that was set back, it counts as 0, so that warming takes at most twice as long.
         """
-        first, flowing = self.state.first_answer, self.state.flowing
+        first, flowing = self.state.first_answer, self.state.events_seen_since_warmup
         if first is None or flowing:
             return not flowing
         if first.mono is None and self.started.mono is not None:
@@ -133,20 +133,20 @@ class Status(Struct, frozen=True):
         return waited < WARMING_SECONDS
 
 
-def urgency(event: EventNow) -> tuple[int, datetime]:
+def urgency_key(event: EventNow) -> tuple[int, datetime]:
     """A sort key: first what is Started, then what starts soonest, then what has no known start."""
-    if event.history.started_at is not None:
-        return (0, event.history.started_at)
+    if event.tracked.started_at is not None:
+        return (0, event.tracked.started_at)
     if event.starts_at is not None:
         return (1, event.starts_at)
-    return (2, event.history.first_seen.wall)
+    return (2, event.tracked.first_seen.wall)
 
 
-def harm(event: EventNow) -> tuple[int, int, datetime]:
+def severity_key(event: EventNow) -> tuple[int, int, datetime]:
     """A sort key, the worst first: what takes the VM down, then types that this version does not know, then what is
     harmless; among those the most urgent first."""
-    event_type = event.history.event_type
-    return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency(event))
+    event_type = event.tracked.event_type
+    return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency_key(event))
 
 
 # -- the gate: whether a load balancer shall send this VM traffic
@@ -233,18 +233,18 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
         for event in status.events
         if (gate := _closed_by(event, now, policy)) is not None
         # The last thing asked: in a scale set every VM reads every VM's events, each with many names.
-        and event.ownership is Whose.OURS
+        and event.ownership is Ownership.OURS
     ]
     if not closing:
         return Gate(GateReason.NO_EVENT)
     return min(
-        closing, key=lambda found: ([*GateReason].index(found[0].reason), urgency(found[1]), found[1].history.key)
+        closing, key=lambda found: ([*GateReason].index(found[0].reason), urgency_key(found[1]), found[1].tracked.key)
     )[0]
 
 
 def _closed_by(event: EventNow, now: Instant, policy: GatePolicy) -> Gate | None:
     """The gate that this event closes if it is one of this VM; None if it does not."""
-    tracked, kind = event.history, event.history.event_type
+    tracked, kind = event.tracked, event.tracked.event_type
     if kind not in policy.event_types:
         return None
     if tracked.started_at is not None:

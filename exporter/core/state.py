@@ -23,7 +23,7 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Kind(StrEnum):
+class TransitionKind(StrEnum):
     """The transitions of an event, as published."""
 
     SCHEDULED = "scheduled"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     ENDED = "ended"
 
 
-CLOSING: Final = frozenset({Kind.COMPLETED, Kind.CANCELED, Kind.ENDED})
+CLOSING: Final = frozenset({TransitionKind.COMPLETED, TransitionKind.CANCELED, TransitionKind.ENDED})
 NOT_THIS_VM: Final = "not-this-vm"
 """In `Transition.unseen`: the event is now one of other VMs alone."""
 
@@ -56,7 +56,7 @@ class StartedBy(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Whose(StrEnum):
+class Ownership(StrEnum):
     """Whose an event is, as last known: OURS if `Resources` names this VM, MAYBE where that is not known."""
 
     OURS = "ours"
@@ -142,7 +142,7 @@ class Approval(Stored, frozen=True):
     failures: Mapping[str, int] = EMPTY
     """How many POSTs were not answered 200, by reason."""
     outdated: bool = False
-    asked_to_wait: float = 0.0
+    retry_after_seconds: float = 0.0
     """`Retry-After` of the last answer, in seconds."""
 
     @property
@@ -164,7 +164,7 @@ class InterruptionTotals(Stored, frozen=True):
     longest: float = 0.0
 
 
-class Tracked(Stored, frozen=True):
+class TrackedEvent(Stored, frozen=True):
     """One event and its history, from when it was first seen until some time after it is gone."""
 
     event: Event
@@ -204,12 +204,12 @@ class Tracked(Stored, frozen=True):
     numbers: Mapping[str, int] = EMPTY
     """The number of the last record of each kind about this event, which is an input of the record's id."""
     closed: Instant | None = None
-    outcome: Kind | None = None
+    outcome: TransitionKind | None = None
     weight: int = 0
     """About how many bytes this history takes on disk; known once the event is gone."""
     in_scope: bool | None = None
     """Its beginning was recorded and its end was not yet (`core/scope.py`). None until that was determined."""
-    whose: Whose | None = None
+    ownership: Ownership | None = None
     """`OURS`: its beginning was counted, and its end will be. None until that was determined."""
 
     @property
@@ -280,13 +280,13 @@ class Outage(Stored, frozen=True):
     absent: float | None = 0.0
     """Seconds between the last failed poll of one process and the first poll of the next. None where it is not known:
     the clock was set back in between."""
-    first_failure_here: Instant | None = None
+    first_failure_in_process: Instant | None = None
     """The first failure in this process, of an outage that began in an earlier one."""
 
     @property
     def known_since(self) -> Instant:
         """When it began for this process."""
-        return self.first_failure_here or self.since
+        return self.first_failure_in_process or self.since
 
 
 class Reset(Stored, frozen=True):
@@ -341,8 +341,8 @@ class State(Stored, frozen=True):
     """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
     vm_id: str = ""
     document: Document | None = None
-    tracked: Mapping[str, Tracked] = EMPTY
-    closed: Mapping[str, Tracked] = EMPTY
+    tracked: Mapping[str, TrackedEvent] = EMPTY
+    closed: Mapping[str, TrackedEvent] = EMPTY
     sent: Mapping[str, Approval] = EMPTY
     """The approvals of ids whose histories were dropped: for 30 days none is sent twice."""
     started_ids: Mapping[str, Time] = EMPTY
@@ -357,7 +357,7 @@ class State(Stored, frozen=True):
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
     first_answer: Instant | None = None
     """When Azure first answered ever, or the number last started again: the service warms up after that."""
-    flowing: bool = False
+    events_seen_since_warmup: bool = False
     """An event was seen since then, so that the service is warm."""
     outage: Outage | None = None
     document_rejected: str = ""
@@ -365,11 +365,12 @@ class State(Stored, frozen=True):
     reset: Reset | None = None
     """Set while a lower number is too recent to act on any document."""
     scoped_as: tuple[str, bool] | None = None
-    """The VM's name, and whether all events are published, for which `in_scope` and `whose` were last determined."""
+    """The VM's name, and whether all events are published, for which `in_scope` and `ownership` were last
+    determined."""
     process: ProcessMemory = ProcessMemory()
     """Not kept on disk."""
 
-    def history(self, key: str) -> Tracked | None:
+    def tracked_or_closed(self, key: str) -> TrackedEvent | None:
         """The history of an id: of an event in the document, or of one that is gone."""
         return self.tracked.get(key) or self.closed.get(key)
 
@@ -377,11 +378,11 @@ class State(Stored, frozen=True):
 class Transition(Struct, frozen=True):
     """One transition of one event. `tracked` is the event's history after it."""
 
-    kind: Kind
-    tracked: Tracked
+    kind: TransitionKind
+    tracked: TrackedEvent
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     unexpected: bool = False
-    first_sight: bool = False
+    newly_seen: bool = False
     gap: float | None = None
     """Seconds between the two good documents; None where there was none before, or it is not known."""
     unseen: tuple[str, ...] = ()
@@ -390,7 +391,7 @@ class Transition(Struct, frozen=True):
     """The event was in the document before, without this VM."""
     replaced_by: str = ""
     """The id under which the event seems to continue."""
-    told: Tracked | None = None
+    last_published: TrackedEvent | None = None
     """The history as it was last told, of an event whose document was read and not told: it left the scope with it."""
 
 

@@ -118,7 +118,7 @@ class StateWriter:
 
 def _kept(state: State) -> State:
     """The state without its document, and without what means nothing to another process."""
-    outage = state.outage and replace(state.outage, first_failure_here=None)
+    outage = state.outage and replace(state.outage, first_failure_in_process=None)
     return replace(state, document=None, outage=outage, process=_NOT_KEPT)
 
 

@@ -31,20 +31,20 @@ def object_of(pairs: list[tuple[str, Any]]) -> Object:
     return made
 
 
-class Misfit(dict[str, Any]):
+class UnrepresentableNumber(dict[str, Any]):
     """A number that no output can carry. It has the type of no field, so it is mistyped wherever it occurs."""
 
 
-def integer(text: str) -> int | Misfit:
-    """An integer if it fits into 64 bits, else a `Misfit`."""
+def integer(text: str) -> int | UnrepresentableNumber:
+    """An integer if it fits into 64 bits, else a `UnrepresentableNumber`."""
     value = int(text) if len(text) <= 20 else INT_LIMIT  # noqa: PLR2004  # 20 characters hold every 64-bit integer
-    return value if -INT_LIMIT <= value < INT_LIMIT else Misfit(number=text)
+    return value if -INT_LIMIT <= value < INT_LIMIT else UnrepresentableNumber(number=text)
 
 
-def number(text: str) -> float | Misfit:
-    """A number if it is finite, else a `Misfit`."""
+def number(text: str) -> float | UnrepresentableNumber:
+    """A number if it is finite, else a `UnrepresentableNumber`."""
     value = float(text)
-    return value if math.isfinite(value) else Misfit(number=text)
+    return value if math.isfinite(value) else UnrepresentableNumber(number=text)
 
 
 def constant(text: str) -> Any:

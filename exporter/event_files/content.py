@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.decision import match
-from exporter.core.policy import Decision, Mode, Rule, in_short, prepared_path
+from exporter.core.policy import Decision, Mode, Rule, decision_summary, prepared_path
 from exporter.core.records import Vm, optional_timestamp, timestamp, vm_data
 from exporter.core.scope import EventNow
-from exporter.core.snapshot import Status, urgency
+from exporter.core.snapshot import Status, urgency_key
 
 EVENT_TYPE: Final = "azure_scheduled_events.event_file.v1"
 STATUS_TYPE: Final = "azure_scheduled_events.event_files_status.v1"
@@ -74,15 +74,15 @@ def _type_of(content: bytes) -> bytes:
 
 def named_files(status: Status) -> dict[str, EventNow]:
     """The events that have a file, by the name of a new one, the most urgent first."""
-    most_urgent = sorted(status.named_events, key=urgency)[:MAX_FILES]
-    return {file_name(now.history.event.event_id): now for now in most_urgent}
+    most_urgent = sorted(status.named_events, key=urgency_key)[:MAX_FILES]
+    return {file_name(now.tracked.event.event_id): now for now in most_urgent}
 
 
 def event_fields(
     now: EventNow, decision: Decision | None, *, vm: Vm, mode: Mode, rules: Iterable[Rule]
 ) -> dict[str, Any]:
     """The members of an event's file, but for `type` and `written_at`."""
-    tracked, event = now.history, now.history.event
+    tracked, event = now.tracked, now.tracked.event
     rule = match(rules, event)[0]
     return {
         "vm": _cut(vm_data(vm)),
@@ -94,7 +94,7 @@ def event_fields(
         "first_seen_at": timestamp(tracked.first_seen.wall),
         "started_at": optional_timestamp(tracked.started_at),
         "started_by": tracked.started_by.value if tracked.started_by else None,
-        "decision": in_short(decision, mode) if decision is not None else None,
+        "decision": decision_summary(decision, mode) if decision is not None else None,
         "ready_file": prepared_path(rule, event) if rule is not None else None,
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "approval_outdated": tracked.approval.outdated,

@@ -31,11 +31,11 @@ _IN_USE_SECONDS: Final = 0.025
 
 Identity = tuple[int, int]
 """Device and inode of a folder."""
-Stamp = tuple[int, int, int]
+Fingerprint = tuple[int, int, int]
 """Inode, size and time of change of a file, by which it is known again."""
 
 
-class Unfit(OSError):
+class PathOccupied(OSError):
     """Something is in the way that this program does not remove. The message is a sentence."""
 
 
@@ -48,7 +48,7 @@ def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-class Patience(Struct):
+class PassDeadline(Struct):
     """Seconds, of one pass altogether, to wait for files that readers have open on Windows."""
 
     left: float
@@ -71,18 +71,18 @@ class Folder(Struct, frozen=True):
         """Which folder it is: another one after it was made anew, or something was mounted there."""
         status = os.stat(self.path)
         if not stat.S_ISDIR(status.st_mode):
-            raise Unfit(f"{self.path} is not a folder")
+            raise PathOccupied(f"{self.path} is not a folder")
         return status.st_dev, status.st_ino
 
-    def stamp(self, name: str) -> Stamp | None:
+    def fingerprint(self, name: str) -> Fingerprint | None:
         """What the file is known by; None if there is no regular file of this name."""
         try:
             status = os.lstat(self._at(name))
         except FileNotFoundError:
             return None
-        return _stamp(status) if stat.S_ISREG(status.st_mode) else None
+        return _fingerprint(status) if stat.S_ISREG(status.st_mode) else None
 
-    def replace(self, name: str, content: bytes, patience: Patience, *, durable: bool) -> Stamp:
+    def replace(self, name: str, content: bytes, patience: PassDeadline, *, durable: bool) -> Fingerprint:
         """Put a file with this content in the place of whatever has the name, or change nothing.
 
         A `durable` one is on the disk before it gets its name. A folder of that name is left alone: IsADirectoryError,
@@ -101,7 +101,7 @@ class Folder(Struct, frozen=True):
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            stamp = _stamp(os.lstat(temporary))
+            stamp = _fingerprint(os.lstat(temporary))
             _patiently(lambda: os.replace(temporary, self._at(name)), self._at(name), patience)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class Folder(Struct, frozen=True):
             raise
         return stamp
 
-    def remove(self, name: str, patience: Patience) -> None:
+    def remove(self, name: str, patience: PassDeadline) -> None:
         """Remove a file, or a link; nothing if there is none, or a folder that somebody put in its place."""
         path = self._at(name)
         with contextlib.suppress(FileNotFoundError):
@@ -141,11 +141,11 @@ class Folder(Struct, frozen=True):
         return content is not None and not is_event_file(name, content)
 
     def check_status(self) -> None:
-        """Raises `Unfit` where `status.json` is a file that this program did not write."""
-        content, stamp = self._read(STATUS_NAME), self.stamp(STATUS_NAME)
+        """Raises `PathOccupied` where `status.json` is a file that this program did not write."""
+        content, stamp = self._read(STATUS_NAME), self.fingerprint(STATUS_NAME)
         larger = stamp is not None and stamp[1] > MAX_BYTES  # than ours ever is
         if larger or (content is not None and not is_status_file(content)):
-            raise Unfit(f"{self._at(STATUS_NAME)} was written by another program: take a folder of its own")
+            raise PathOccupied(f"{self._at(STATUS_NAME)} was written by another program: take a folder of its own")
 
     def _read(self, name: str) -> bytes | None:
         """The content of a regular file of at most `MAX_BYTES`; None for anything else, and what can't be read."""
@@ -177,11 +177,11 @@ def _flags(flags: int) -> int:
     return flags
 
 
-def _stamp(status: os.stat_result) -> Stamp:
+def _fingerprint(status: os.stat_result) -> Fingerprint:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _patiently(act: Callable[[], None], path: str, patience: Patience) -> None:
+def _patiently(act: Callable[[], None], path: str, patience: PassDeadline) -> None:
     """On Windows a file can't be replaced or removed while somebody reads it, who is done in a moment. Raises `InUse`
     if it takes longer: there the error is the same as where the right to do it is missing."""
     while True:

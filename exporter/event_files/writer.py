@@ -28,7 +28,7 @@ from exporter.event_files.content import (
     status_fields,
     status_file,
 )
-from exporter.event_files.folder import Folder, Identity, InUse, Patience, Stamp, Unfit, digest
+from exporter.event_files.folder import Fingerprint, Folder, Identity, InUse, PassDeadline, PathOccupied, digest
 from exporter.log.protocol import Logger
 
 STUCK_SECONDS: Final = 5.0
@@ -53,7 +53,7 @@ class EventFiles:
         self._folder = folder
         self._log = log
         self._monotonic = monotonic
-        self._keeper = Keeper(folder, rules, version=version, log=log, now=now, monotonic=monotonic)
+        self._keeper = Reconciler(folder, rules, version=version, log=log, now=now, monotonic=monotonic)
         self._latest: Status | None = None
         self._seen: object = None
         self._began: float | None = None
@@ -106,7 +106,7 @@ class EventFiles:
             stopping, status = self._stopping, self._latest
             if status is not None:
                 self._began = self._monotonic()
-                wait = self._keeper.bring(status, running=not stopping)
+                wait = self._keeper.reconcile(status, running=not stopping)
                 self._began = None
                 self._log.recovered("event_files.stuck", "event_files.recovered", path=self._folder.path)
             if stopping:
@@ -137,12 +137,12 @@ class _Written(Struct, frozen=True):
 
     fields: Mapping[str, Any]
     digest: bytes
-    stamp: Stamp
+    fingerprint: Fingerprint
 
 
-class Keeper:
+class Reconciler:
     """Brings one folder to a status, as far as it lets itself be brought; it waits for the disk. Each file is tried for
-    itself, so that one that can't be written hinders no other. `bring` is for one thread, `error` for any."""
+    itself, so that one that can't be written hinders no other. `reconcile` is for one thread, `error` for any."""
 
     def __init__(
         self,
@@ -169,12 +169,12 @@ class Keeper:
         self._temporary: list[str] = []
         self._status: _Written | None = None
         self._status_at = 0.0
-        self._patience = Patience(0)
+        self._patience = PassDeadline(0)
         self._failures: list[OSError] = []
 
-    def bring(self, status: Status, *, running: bool) -> float:
+    def reconcile(self, status: Status, *, running: bool) -> float:
         """Write and remove what is needed. Returns the seconds until the next pass, if nothing changes before."""
-        self._patience, self._failures = Patience(IN_USE_SECONDS), []
+        self._patience, self._failures = PassDeadline(IN_USE_SECONDS), []
         if self._tried(self._enter):
             changed = status.knows_its_events and self._settle(status)
             self._tried(self._write_status, status, running, changed)
@@ -209,7 +209,7 @@ class Keeper:
         done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, event in wanted.items():
-            decision = status.state.process.decisions.get(event.history.key)
+            decision = status.state.process.decisions.get(event.tracked.key)
             fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
@@ -219,7 +219,7 @@ class Keeper:
         takes the event for over."""
         there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
         there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
-        return {there.get(event.history.key, name): event for name, event in named_files(status).items()}
+        return {there.get(event.tracked.key, name): event for name, event in named_files(status).items()}
 
     def _remove_over(self, name: str) -> bool:
         """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""
@@ -247,8 +247,8 @@ class Keeper:
 
     def _is_there(self, name: str, written: _Written) -> bool:
         """Whether the file is still the one that was written; a file system may forget when, and by which number."""
-        stamp = self._folder.stamp(name)
-        return stamp is not None and (stamp == written.stamp or self._folder.digest(name) == written.digest)
+        stamp = self._folder.fingerprint(name)
+        return stamp is not None and (stamp == written.fingerprint or self._folder.digest(name) == written.digest)
 
     def _write_status(self, status: Status, running: bool, changed: bool) -> bool:  # called by `_tried`
         """Write `status.json` where something changed, and from time to time. Whether it was written."""
@@ -277,8 +277,8 @@ class Keeper:
 
 def _described(path: str, error: OSError) -> tuple[str, str]:
     """The reason of a failure, one word, and a sentence."""
-    if isinstance(error, Unfit | InUse):
-        return "foreign" if isinstance(error, Unfit) else "in-use", str(error)
+    if isinstance(error, PathOccupied | InUse):
+        return "foreign" if isinstance(error, PathOccupied) else "in-use", str(error)
     reason = _REASONS.get(error.errno or 0, "failed")
     where = error.filename2 or error.filename or path
     if reason == "missing":

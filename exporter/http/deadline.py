@@ -161,7 +161,7 @@ class Exchange:
         return min(self._deadline, self.monotonic() + seconds)
 
 
-class Stream(Protocol):
+class DeadlineStream(Protocol):
     """A byte stream whose waits are the slices of its exchange."""
 
     def receive(self) -> bytes:
@@ -239,7 +239,7 @@ class Dialer:
 
 
 class TcpStream:
-    """A `Stream` over one connected socket."""
+    """A `DeadlineStream` over one connected socket."""
 
     def __init__(self, sock: socket.socket, exchange: Exchange) -> None:
         self._sock = sock
@@ -247,14 +247,14 @@ class TcpStream:
         self._wait: float | None = None
 
     def receive(self) -> bytes:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         while True:
             self._wait_at_most(self._exchange.slice())
             with contextlib.suppress(TimeoutError):  # one slice is over; the next `slice` raises at the deadline
                 return self._sock.recv(_READ_BYTES)
 
     def send(self, data: bytes) -> None:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         rest = memoryview(data)
         while rest:
             self._wait_at_most(self._exchange.slice())
@@ -263,7 +263,7 @@ class TcpStream:
                 self._exchange.wrote()
 
     def is_readable(self) -> bool:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         self._wait_at_most(0.0)
         try:
             self._sock.recv(1, socket.MSG_PEEK)
@@ -274,7 +274,7 @@ class TcpStream:
         return True
 
     def close(self) -> None:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         self._sock.close()
 
     def _wait_at_most(self, seconds: float) -> None:
@@ -283,13 +283,13 @@ class TcpStream:
             self._wait = seconds
 
 
-class TlsStream:
-    """A `Stream` of TLS over another one."""
+class DeadlineTlsStream:
+    """A `DeadlineStream` of TLS over another one."""
 
-    def __init__(self, below: Stream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
+    def __init__(self, below: DeadlineStream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
         """Shake hands with `host`, whose certificate is verified by `context`.
 
-        Raises what `Stream` does, ssl.SSLError among it, and leaves closing `below` to the caller then.
+        Raises what `DeadlineStream` does, ssl.SSLError among it, and leaves closing `below` to the caller then.
         """
         self._below = below
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -304,24 +304,24 @@ class TlsStream:
         exchange.stage = Stage.EXCHANGE
 
     def receive(self) -> bytes:
-        """See `Stream`. A missing close_notify of TLS is accepted: HTTP shows whether an answer is complete."""
+        """See `DeadlineStream`. A missing close_notify of TLS is accepted: HTTP shows whether an answer is complete."""
         try:
             return self._run(partial(self._tls.read, _READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
 
     def send(self, data: bytes) -> None:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._run(partial(self._tls.write, rest)) :]
 
     def is_readable(self) -> bool:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         return self._tls.pending() > 0 or self._received.pending > 0 or self._below.is_readable()
 
     def close(self) -> None:
-        """See `Stream`."""
+        """See `DeadlineStream`."""
         self._below.close()
 
     def _run(self, action: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import h11
 import httpx
 
-from exporter.http.deadline import Dialer, Disconnected, Exchange, Resolve, Stage, Stream, TlsStream
+from exporter.http.deadline import DeadlineStream, DeadlineTlsStream, Dialer, Disconnected, Exchange, Resolve, Stage
 from exporter.http.tls import default_context
 
 _MAX_HEAD_BYTES: Final = 100 * 1024  # of one answer's status line and headers, or of a chunk's header
@@ -155,22 +155,22 @@ class Transport(httpx.BaseTransport):
             headers.append((b"Proxy-Authorization", self._proxy.authorization))
         return headers
 
-    def _connect(self, url: httpx.URL) -> Stream:
+    def _connect(self, url: httpx.URL) -> DeadlineStream:
         proxy = self._proxy
         host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
         connection = self._dialer.connect(host, port) if proxy is None else self._dialer.connect(proxy.host, proxy.port)
-        stream: Stream = connection
+        stream: DeadlineStream = connection
         try:
             if proxy is not None and url.scheme == "https":
                 self._open_tunnel(stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             if url.scheme == "https":
-                stream = TlsStream(stream, self._tls(), host, self._exchange)
+                stream = DeadlineTlsStream(stream, self._tls(), host, self._exchange)
         except BaseException:
             connection.close()
             raise
         return stream
 
-    def _open_tunnel(self, stream: Stream, proxy: Proxy, target: str) -> None:
+    def _open_tunnel(self, stream: DeadlineStream, proxy: Proxy, target: str) -> None:
         """Open a tunnel through the proxy with CONNECT (RFC 9110 §9.3.6)."""
         self._exchange.stage = Stage.CONNECT
         headers = [(b"Host", target.encode())]
@@ -195,7 +195,7 @@ def client_over(transport: Transport) -> httpx.Client:
 class _Connection:
     """HTTP/1.1 on one stream to `origin`."""
 
-    def __init__(self, stream: Stream, exchange: Exchange, origin: Origin | None = None) -> None:
+    def __init__(self, stream: DeadlineStream, exchange: Exchange, origin: Origin | None = None) -> None:
         self._stream = stream
         self._exchange = exchange
         self._origin = origin

@@ -37,7 +37,7 @@ from typing import Any, Final, TextIO
 from msgspec import Struct, field
 
 from exporter.choices import LogFormat, LogLevel
-from exporter.log.writer import BackgroundWriter, LineWriter, Stream
+from exporter.log.writer import BackgroundWriter, LineWriter, UnbufferedStream
 from exporter.secrets import Secret, Sieve
 from exporter.text.terminal import PREFIXES, printable
 
@@ -119,7 +119,7 @@ class Log:
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
         self._writer: BackgroundWriter | None = None
         if stream is not None:
-            output = stream if isinstance(stream, LineWriter) else Stream(stream)
+            output = stream if isinstance(stream, LineWriter) else UnbufferedStream(stream)
             self._writer = BackgroundWriter(output, self._renderer.lines_lost)
             weakref.finalize(self, self._writer.end).atexit = False  # its thread must not outlive a log that is gone
 
@@ -286,13 +286,13 @@ def _fit(parts: list[str], separator: str, first: str, mark: str, last: str) -> 
     line = (first + separator.join(parts) + last + "\n").encode()
     if len(line) <= MAX_LINE:
         return line
-    room = MAX_LINE - len((first + separator + mark + last + "\n").encode())
+    space = MAX_LINE - len((first + separator + mark + last + "\n").encode())
     kept: list[str] = []
     for part in parts:
         size = len((part + separator).encode())
-        if size <= room:
+        if size <= space:
             kept.append(part)
-            room -= size
+            space -= size
     return (first + separator.join([*kept, mark]) + last + "\n").encode()
 
 

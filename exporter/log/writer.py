@@ -27,7 +27,7 @@ class LineWriter(Protocol):
         """Write the line, however long that takes. Raises when not all of it was written."""
 
 
-class Stream:
+class UnbufferedStream:
     """A text stream as a `LineWriter`. Its buffers are passed by, so that each line is written at once and as UTF-8.
 
     One write of a line is whole and mixes with no other writer of the same pipe: PIPE_BUF (4096 bytes on Linux) is

@@ -52,7 +52,7 @@ _HEADERS: Final = {
 }
 
 
-class Answer(Struct, frozen=True):
+class MetadataResponse(Struct, frozen=True):
     """A complete 200. `read_at_monotonic` is when its last byte was read, `duration` the seconds of the request."""
 
     body: bytes
@@ -177,7 +177,7 @@ class MetadataClient:
         self.first_answer_seen = True
         self._last_answer_at = self._monotonic() - seconds
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> MetadataResponse:
         """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
         began = self._monotonic()
         patient = not self.first_answer_seen or began - self._last_answer_at >= PATIENT_AGAIN_SECONDS
@@ -194,7 +194,7 @@ class MetadataClient:
         self._failures = 0
         self.first_answer_seen = True
         ended = self._last_answer_at = self._monotonic()
-        return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
+        return MetadataResponse(body=body, read_at_monotonic=ended, duration=ended - began)
 
     def instance(self) -> Vm:
         """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""

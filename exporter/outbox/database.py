@@ -30,7 +30,6 @@ from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwri
 from exporter.outbox.file import (
     PAGE,
     connect,
-    content_fault,
     examined,
     files_of,
     load_meta,
@@ -39,6 +38,7 @@ from exporter.outbox.file import (
     size_of,
     stranger_at,
     transaction,
+    unusable_reason,
 )
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import Queue, queue_of
@@ -242,7 +242,7 @@ class Database:
 
     # -- another file in the place of this one
 
-    def renew(self, why: str) -> None:
+    def start_new_file(self, why: str) -> None:
         """Set the file aside while running and begin an empty one: its state is not this VM's.
 
         `why` becomes a part of its new name. Raises `OutboxUnwritable` or `OutboxBusy`.
@@ -275,14 +275,14 @@ class Database:
         self._postpone()  # on Windows it can't be set aside while another program has it open
         with self._written_beside() as new:
             records, lost = salvage(self.path, new, self._names, self._now())
-            if content_fault(new):  # then the damaged file stays, and no copy of it takes the place of an earlier one
+            if unusable_reason(new):  # then the damaged file stays, and no copy of it takes the place of an earlier one
                 raise OutboxUnwritable("corrupt", f"{self.path} is damaged, and what is readable of it can't be used")
         aside = self._put_new("corrupt")
         self.faults.append(f"{self.path} was damaged; {records} records were carried over{aside}")
         self._birth = None
         return lost
 
-    def _follow(self) -> None:
+    def _recover_replaced_file(self) -> None:
         """Write the file anew if it or its journal was removed or replaced while open: the connection still has it."""
         if self._agent is None or self._in_doubt or self._files_at_path() == self._files:
             return

@@ -116,7 +116,7 @@ def is_blank(db: sqlite3.Connection) -> bool:
     return bool(db.execute("PRAGMA schema_version").fetchone()[0] == 0)
 
 
-def content_fault(db: sqlite3.Connection) -> str:
+def unusable_reason(db: sqlite3.Connection) -> str:
     """Return why a file that is not blank can't be used: `foreign`, `corrupt`, or an empty string. Writes nothing.
 
     All that the agent reads of it later is read here, but for the records' bodies. Raises sqlite3.Error for what is not
@@ -196,7 +196,7 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
             if is_blank(db):
                 with transaction(db):
                     make_tables(db)
-            elif why := content_fault(db):
+            elif why := unusable_reason(db):
                 return None, why
         except SQLITE_ERRORS as error:
             if not is_damage(error):

@@ -33,7 +33,7 @@ BATCH_BYTES: Final = 1 << 20
 """Bodies of more than so many bytes are not read at once, except for one that is larger by itself."""
 _WINDOW: Final = 50
 """Among so many of the oldest rows a subject is looked for, times the number of subjects that are wanted."""
-HISTORY: Final = 1_000
+DELIVERED_KEPT: Final = 1_000
 """The last so many records are kept also when they were delivered."""
 DELIVERED: Final = "NOT EXISTS (SELECT 1 FROM queue WHERE queue.seq = records.seq)"
 _ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the queues and their indexes
@@ -252,7 +252,7 @@ def bytes_for(text: str, bodies: Sequence[bytes]) -> int:
     return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + state + 2 * PAGE
 
 
-def make_room(db: sqlite3.Connection, capacity: int) -> Counter[str]:
+def free_space(db: sqlite3.Connection, capacity: int) -> Counter[str]:
     """Drops until a twentieth of the bound is free, for what a transaction needs while it runs.
 
     Answers as `drop_oldest`; without any destination if no record in a queue was dropped.
@@ -293,8 +293,8 @@ def drop_oldest(db: sqlite3.Connection) -> Counter[str] | None:
     """
     total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
     portion = max(1, total // 50)
-    history = f"SELECT seq FROM records WHERE {DELIVERED} ORDER BY seq LIMIT ?"  # noqa: S608  # a constant
-    if db.execute(f"DELETE FROM records WHERE seq IN ({history})", (portion,)).rowcount:  # noqa: S608  # a constant
+    delivered_rows = f"SELECT seq FROM records WHERE {DELIVERED} ORDER BY seq LIMIT ?"  # noqa: S608  # a constant
+    if db.execute(f"DELETE FROM records WHERE seq IN ({delivered_rows})", (portion,)).rowcount:  # noqa: S608  # a constant
         return Counter()
     last = db.execute("SELECT seq FROM records ORDER BY seq LIMIT 1 OFFSET ?", (portion - 1,)).fetchone()
     if last is None:

@@ -22,10 +22,10 @@ from typing import BinaryIO, Final
 
 from exporter.core.document import folded
 from exporter.core.records import Record, RecordKind
-from exporter.core.state import Approval, Instant, Kind, State
+from exporter.core.state import Approval, Instant, State, TransitionKind
 from exporter.core.state_codec import dump_state, load_state
 from exporter.outbox.file import MOST_ROWS, PAGE, make_tables, read_journal, transaction
-from exporter.outbox.queue import HISTORY
+from exporter.outbox.queue import DELIVERED_KEPT
 
 _INDEX_INNER: Final = 2
 _INDEX_LEAF: Final = 10
@@ -75,7 +75,7 @@ def salvage(
             target.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", rows)
             if record.kind == RecordKind.APPROVAL_ACCEPTED:
                 sent[folded(record.subject)] = Approval(1, Instant(record.time), record.time)
-            elif record.kind == Kind.STARTED:
+            elif record.kind == TransitionKind.STARTED:
                 started[folded(record.subject)] = record.time
         fresh = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
         target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, fresh).items())
@@ -271,14 +271,14 @@ def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
 def _missing(pages: _Pages, found: set[int], claims: set[Claim]) -> int:
     """How many records may have been lost undelivered, if what waited can't be read: at least one if that is unknown.
 
-    Row numbers have no gaps, and the last `HISTORY` of them are kept also when they were delivered.
+    Row numbers have no gaps, and the last `DELIVERED_KEPT` of them are kept also when they were delivered.
     """
     page = pages.read(pages.roots["sqlite_sequence"])
     rows = [row for _, row in pages.rows(page)] if page[:1] == bytes([_TABLE_LEAF]) else []
     last = next((row[1] for row in rows if len(row) == 2 and row[0] == "records" and isinstance(row[1], int)), 0)  # noqa: PLR2004  # name and number
     claimed = {seq for seq, _ in claims if 0 < seq < MOST_ROWS}
     newest = max([last if 0 < last < MOST_ROWS else 0, *found, *claimed])
-    missing = {*range(max(1, newest - HISTORY + 1), newest + 1), *claimed} - found
+    missing = {*range(max(1, newest - DELIVERED_KEPT + 1), newest + 1), *claimed} - found
     return max(len(missing), 0 if last else 1)
 
 

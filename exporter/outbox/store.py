@@ -1,8 +1,8 @@
 """The one file on disk: the last state and the records that are not delivered yet, in one transaction.
 
 Every record stands in `records` once, and in `queue` once for each destination that has not taken it. Delivered records
-stay as history (`HISTORY` of them) for a person to read. At the bound of `max_bytes` history is dropped first, then the
-oldest records.
+stay as history (`DELIVERED_KEPT` of them) for a person to read. At the bound of `max_bytes` history is dropped first,
+then the oldest records.
 
 The agent's side commits, each destination's side settles; a file that can't be opened delivers nothing, and each
 `load` and `commit` tries to open it again (`database`).
@@ -26,7 +26,7 @@ from exporter.outbox.database import Database
 from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
-    HISTORY,
+    DELIVERED_KEPT,
     Queued,
     another_number,
     at_bound,
@@ -34,7 +34,7 @@ from exporter.outbox.queue import (
     counts_of,
     drop_oldest,
     enqueue,
-    make_room,
+    free_space,
     prune,
     settle,
     waiting_rows,
@@ -75,7 +75,7 @@ class Outbox(Database):
         with self._agent_lock, self._guard:
             self._ready()
             try:
-                self._follow()
+                self._recover_replaced_file()
                 dropped = self._commit(text, bodies)
             except SQLITE_ERRORS as error:
                 if not self._doubt(reason_of(error)):
@@ -116,8 +116,8 @@ class Outbox(Database):
             newest = max([self._newest, *numbers])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (text,))
             db.execute("DELETE FROM meta WHERE key = 'seen'")  # it is older than this state
-            pruned = prune(db, self._pruned, newest - HISTORY)
-            dropped = make_room(db, self.capacity)
+            pruned = prune(db, self._pruned, newest - DELIVERED_KEPT)
+            dropped = free_space(db, self.capacity)
         self._newest, self._pruned = newest, pruned
         if dropped:
             self._count_again(db)
@@ -135,7 +135,7 @@ class Outbox(Database):
             dropped.update(freed)
         return freed is not None
 
-    def beat(self, seen: datetime) -> None:
+    def save_heartbeat(self, seen: datetime) -> None:
         """Keeps when a good document was last read, so that a restart knows how long nobody looked.
 
         Raises `OutboxUnwritable`.
@@ -144,7 +144,7 @@ class Outbox(Database):
             if self._agent is None:
                 return
             self._ready()
-            self._follow()
+            self._recover_replaced_file()
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
@@ -154,7 +154,7 @@ class Outbox(Database):
                 self._ready()
             return used_bytes(self._agent) if self._agent is not None else 0
 
-    def crowded(self, records: int) -> bool:
+    def is_nearly_full(self, records: int) -> bool:
         """Whether so many more records may leave no room for those that wait. Raises `OutboxUnwritable`."""
         return self.used() + (records + 2) * RECORD_BYTES > self.capacity * 0.9
 
@@ -234,7 +234,7 @@ class Outbox(Database):
                 self.lost.append((destination, 1))
         return readable
 
-    def must_look_again(self, destination: str) -> bool:
+    def needs_polling(self, destination: str) -> bool:
         """Whether something may change for this destination without a commit: the file is not open, is in doubt or may
         be another VM's, the disk has not taken all that was settled, or another process may let parked records wait
         again."""

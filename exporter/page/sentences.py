@@ -22,7 +22,7 @@ MEANING: Final[Mapping[str, str]] = {
     "Terminate": "The VM is to be deleted.",
 }
 """From Azure's documentation of Scheduled Events, section "Event properties". How long a freeze lasts is said by
-`meaning`: each announces its own duration."""
+`impact_text`: each announces its own duration."""
 
 FAILURE: Final[Mapping[str, str]] = {
     "timeout": "it did not answer in time",
@@ -93,7 +93,7 @@ def _present(value: Json) -> _Verdict:
     if events:
         started = [event for event in events if event["status"] == Phase.STARTED]
         beside = next((event for event in started if event is not events[0]), None)
-        lines = (meaning(events[0]), f"Also: {headline(beside)}." if beside else "")
+        lines = (impact_text(events[0]), f"Also: {headline(beside)}." if beside else "")
         return "started" if started else "scheduled", _worst(value), tuple(line for line in lines if line)
     if source["warming"]:
         enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
@@ -148,7 +148,7 @@ def decision_text(event: Json) -> str:
     return f"Approving: {decision['why']}; {attempts} sent so far{last}"
 
 
-def meaning(event: Json) -> str:
+def impact_text(event: Json) -> str:
     """What an event does to the VM; of a freeze as long as Azure announced it, and as it was felt so far."""
     stays = MEANING.get(event["event_type"], "")
     if event["event_type"] != "Freeze":
@@ -160,10 +160,10 @@ def meaning(event: Json) -> str:
         pause = "Azure announces that the VM does not pause."
     else:
         pause = f"Azure announces a pause of {span(announced)}."
-    return " ".join(text for text in (pause, stays, _felt(event)) if text)
+    return " ".join(text for text in (pause, stays, _interruption_text(event)) if text)
 
 
-def _felt(event: Json) -> str:
+def _interruption_text(event: Json) -> str:
     """How long this VM stood still while the event was Started; empty where nothing was observed."""
     seconds, announced = event["interruption_seconds"], event["announced_duration_seconds"]
     if not event["interruptions_observed"] or seconds is None:
@@ -175,7 +175,7 @@ def _felt(event: Json) -> str:
 def headline(event: Json) -> str:
     """An event in half a sentence: what, and when."""
     name = event["event_type"] if event["event_type"] in MEANING else "Event of unknown kind"
-    words = when(event)[0].lower() + when(event)[1:]
+    words = start_text(event)[0].lower() + start_text(event)[1:]
     if event["status"] == Phase.STARTED:
         return f"{name} has started" if _seconds_started(event) is None else f"{name} {words}"
     if event["not_before_in_seconds"] is None:
@@ -183,7 +183,7 @@ def headline(event: Json) -> str:
     return f"{name} is {words}" if _due(event) else f"{name} {words}"
 
 
-def when(event: Json) -> str:
+def start_text(event: Json) -> str:
     """When an event starts, or since when it is on, in the words of `headline`."""
     left = event["not_before_in_seconds"]
     if event["status"] == Phase.STARTED:
@@ -199,7 +199,7 @@ def when(event: Json) -> str:
 
 
 def not_before_distance(event: Json) -> str:
-    """How far away NotBefore is, in the words of `when`; it must be known."""
+    """How far away NotBefore is, in the words of `start_text`; it must be known."""
     left = event["not_before_in_seconds"]
     if not _due(event):
         return f"in {span(int(left))}"

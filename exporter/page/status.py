@@ -14,12 +14,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from exporter.core.document import alike
-from exporter.core.policy import Presence, in_short
+from exporter.core.policy import Presence, decision_summary
 from exporter.core.record_factory import event_summary
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.scope import EventNow
-from exporter.core.snapshot import HARMLESS, DestinationStatus, Gate, Status, harm
-from exporter.core.state import Instant, Phase, Tracked, Whose
+from exporter.core.snapshot import HARMLESS, DestinationStatus, Gate, Status, severity_key
+from exporter.core.state import Instant, Ownership, Phase, TrackedEvent
 from exporter.core.strict_json import encodable
 from exporter.page.sentences import verdict
 
@@ -60,7 +60,7 @@ def status_value(
     `policy` is the one in force, as `config.load` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
     the setting of that name.
     """
-    own = [event for event in status.events if event.ownership is not Whose.THEIRS]
+    own = [event for event in status.events if event.ownership is not Ownership.THEIRS]
     files = status.event_files
     value = {
         "agent": {"version": version, **_past("started", status.started, now)},
@@ -95,9 +95,9 @@ def status_value(
 
 def _worst(own: Iterable[EventNow]) -> list[EventNow]:
     """At most `MAX_EVENTS` events, the worst first. Of too many, the worst and what has started are kept."""
-    ranked = sorted(own, key=harm)
-    others = sorted(ranked[1:], key=lambda event: event.history.started is None)
-    return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=harm)
+    ranked = sorted(own, key=severity_key)
+    others = sorted(ranked[1:], key=lambda event: event.tracked.started is None)
+    return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=severity_key)
 
 
 def status_body(value: Value) -> bytes:
@@ -190,8 +190,8 @@ class _Texts:
 
 
 def _event(status: Status, known: EventNow, now: Instant) -> Value:
-    tracked, event, texts = known.history, known.history.event, _Texts()
-    approval, felt, start = tracked.approval, tracked.interruptions, known.starts_at
+    tracked, event, texts = known.tracked, known.tracked.event, _Texts()
+    approval, observed, start = tracked.approval, tracked.interruptions, known.starts_at
     decision = status.state.process.decisions.get(tracked.key)
     return {
         "event_id": event.event_id,
@@ -210,15 +210,15 @@ def _event(status: Status, known: EventNow, now: Instant) -> Value:
         "seen_before": tracked.seen_before.value,
         **_past("started", tracked.started, now),
         "started_by": tracked.started_by.value if tracked.started_by else None,
-        "decision": in_short(decision, status.mode) if decision is not None else None,
+        "decision": decision_summary(decision, status.mode) if decision is not None else None,
         **_past("approved", approval.accepted_at, now),
         "approval_rule": approval.rule or None,
         "approval_attempts": approval.attempts,
         "approval_failure": approval.last_failure or None,
         "approval_outdated": approval.outdated,
-        "interruptions_observed": felt.count,
-        "interruption_seconds": rounded(felt.total) if felt.count else None,
-        "interruption_longest_seconds": rounded(felt.longest) if felt.count else None,
+        "interruptions_observed": observed.count,
+        "interruption_seconds": rounded(observed.total) if observed.count else None,
+        "interruption_longest_seconds": rounded(observed.longest) if observed.count else None,
         "faults": texts.cut_all("faults", event.faults[:MAX_FAULTS]),
         "faults_omitted": max(0, len(event.faults) - MAX_FAULTS),
         "omitted_characters": texts.omitted,
@@ -252,7 +252,7 @@ def _closed(status: Status) -> Value:
         for tracked in status.state.closed.values()
         if tracked.closed is not None
         and tracked.outcome is not None
-        and EventNow(tracked, status.vm.name).ownership is not Whose.THEIRS
+        and EventNow(tracked, status.vm.name).ownership is not Ownership.THEIRS
     ]
     return {
         "closed": [_summary(tracked) for tracked in closed[::-1][:MAX_CLOSED]],
@@ -260,7 +260,7 @@ def _closed(status: Status) -> Value:
     }
 
 
-def _summary(tracked: Tracked) -> Value:
+def _summary(tracked: TrackedEvent) -> Value:
     texts = _Texts()
     summary = event_summary(tracked)
     del summary["unseen"]  # what was not seen is known to the closing record alone

@@ -28,9 +28,9 @@ from exporter.page.sentences import (
     MODES,
     decision_text,
     failure,
-    meaning,
+    impact_text,
     not_before_distance,
-    when,
+    start_text,
 )
 from exporter.text.format import ago, counted, moment, size, span
 from exporter.text.terminal import printable
@@ -174,7 +174,7 @@ def _about(vm: Json) -> Iterator[Value]:
 def _card(event: Json) -> Card:
     started = event["status"] == Phase.STARTED
     rows: tuple[tuple[str, Value], ...] = (
-        ("What it means", meaning(event)),
+        ("What it means", impact_text(event)),
         ("Azure says", _outside(event, "description")),
         ("Not before", _not_before(event)),
         ("Started", _past(event, "started") if started else ""),
@@ -196,7 +196,7 @@ def _card(event: Json) -> Card:
         ("EventId", quoted(event["event_id"], "id")),
     )
     title = _outside(event, "event_type", 60) or "Event of unknown type"
-    return Card("started" if started else "scheduled", title, when(event), rows)
+    return Card("started" if started else "scheduled", title, start_text(event), rows)
 
 
 def _status(event: Json) -> Value:

@@ -108,7 +108,7 @@ class Recorder:
         if not self._writer.put({"read_at": timestamp(read_at)}, body):
             self._body = None  # left out: the next reading is written as if it were new
 
-    def looked(self, at: datetime, files: Mapping[str, Presence]) -> None:
+    def record_file_checks(self, at: datetime, files: Mapping[str, Presence]) -> None:
         """Record what was found of the files that decisions on the document read at `at` ask for, if it is new."""
         if files == self._files:
             return
@@ -199,11 +199,11 @@ class _Writer:
     def put(self, line: Line, body: bytes = b"") -> bool:
         """Queue a line. False when there is no room, because the disk does not keep up."""
         with self._lock:
-            room = self._waiting < QUEUE_ITEMS and self._bytes + len(body) <= QUEUE_BYTES
-            if room:
+            has_space = self._waiting < QUEUE_ITEMS and self._bytes + len(body) <= QUEUE_BYTES
+            if has_space:
                 self._waiting += 1
                 self._bytes += len(body)
-        if not room:
+        if not has_space:
             self._left_out += 1
             self._failed(_TOO_SLOW)
             return False

@@ -26,7 +26,7 @@ class FaultError(ValueError):
     """A fault that cannot be understood; the text says why."""
 
 
-class Kind(NamedTuple):
+class FaultKind(NamedTuple):
     """What a fault does, in a line for a list, and the default of its argument: a number, or an AMQP condition.
 
     `where` is the one place where it strikes, empty for any; `times` how often, None for as long as it is set.
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 class Faults:
     """The faults in force, of these kinds and places (the first is the usual one), for many threads at once."""
 
-    def __init__(self, kinds: Mapping[str, Kind], places: tuple[str, ...] = ()) -> None:
+    def __init__(self, kinds: Mapping[str, FaultKind], places: tuple[str, ...] = ()) -> None:
         self._kinds, self._places = kinds, places
         self._lock = threading.Lock()
         self._faults: list[Fault] = []

@@ -53,12 +53,12 @@ def _escape(char: str) -> str:
     return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
-def say(text: str, out: TextIO | None = None) -> None:
+def print_line(text: str, out: TextIO | None = None) -> None:
     """Print one line at once, by default to standard output."""
     print(printable(text), file=sys.stdout if out is None else out, flush=True)
 
 
-def tell(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
+def print_wrapped(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
     """As `say`, for people: on lines of at most 100 columns, those behind the first begin with `hang` spaces."""
     stream = sys.stdout if out is None else out
     encoding, shown = getattr(stream, "encoding", None), printable(text)
@@ -67,11 +67,11 @@ def tell(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
     print("\n".join(wrapped(shown, hang)), file=stream, flush=True)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error message to standard error, line by line, without credentials; to the journal as errors."""
     prefix = PREFIXES["error"] if is_journal(sys.stderr) else ""
     for line in redact(text).split("\n"):
-        say(prefix + line, sys.stderr)
+        print_line(prefix + line, sys.stderr)
 
 
 def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from exporter.core.interruption import THRESHOLD_SECONDS
 from exporter.core.records import Record
-from exporter.core.state import CLOSING, Kind, StartedBy
+from exporter.core.state import CLOSING, StartedBy, TransitionKind
 from exporter.core.strict_json import INT_LIMIT
 from exporter.text.format import clean, counted, moment, span
 from exporter.text.terminal import WIDTH, columns, wrapped
@@ -232,12 +232,12 @@ def _started(summary: Mapping[str, Any]) -> str:
 def _gone(summary: Mapping[str, Any]) -> str:
     lasted = summary["started_duration_seconds"]
     after = f", {_span(lasted)} after it had started" if lasted is not None else ""
-    return f"{_instant(summary['gone_at'])}{after}: {summary['outcome'] or UNKNOWN}{_last_told(summary)}"
+    return f"{_instant(summary['gone_at'])}{after}: {summary['outcome'] or UNKNOWN}{_last_state(summary)}"
 
 
-def _last_told(summary: Mapping[str, Any]) -> str:
+def _last_state(summary: Mapping[str, Any]) -> str:
     """What was last known of an event that did not run to its end before our eyes."""
-    if summary["outcome"] == Kind.COMPLETED or not summary["last_status"]:
+    if summary["outcome"] == TransitionKind.COMPLETED or not summary["last_status"]:
         return ""
     until = f", not before {_instant(summary['last_not_before'])}" if summary["last_not_before"] else ""
     return f" (last {summary['last_status']}{until})"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.log.protocol import Logger, NullLogger
-from exporter.web.config_file import RateLimit, WebSettings, read_web_file
+from exporter.web.config_file import RateLimit, WebConfigFile, read_web_file
 from exporter.web.tls import not_after
 
 RETRY_SECONDS: Final = 30.0
@@ -83,7 +83,7 @@ class WebConfig:
         self._log.recovered("web.config", "web.config_recovered", file=str(self.path))
         self._failed_at = None
 
-    def _read(self) -> tuple[WebSettings | None, list[str]]:
+    def _read(self) -> tuple[WebConfigFile | None, list[str]]:
         # The stamps are taken before reading: what changes meanwhile is seen by the next refresh.
         before = {path: _stamp(path) for path in (self.path, *self._stamps)}
         settings, errors, files = read_web_file(self.path)
@@ -91,7 +91,7 @@ class WebConfig:
         return settings, errors
 
 
-def weakened(before: WebSettings, after: WebSettings) -> list[str]:
+def weakened(before: WebConfigFile, after: WebConfigFile) -> list[str]:
     """The keys of the file by which `after` protects less than `before`: what it asks of clients, and offers them.
 
     Which users, certificates and client CAs there are is no protection but what it protects by, and may change.
@@ -118,7 +118,7 @@ def weakened(before: WebSettings, after: WebSettings) -> list[str]:
     return [key for key, is_weaker in weaker.items() if is_weaker]
 
 
-def tls_demands(settings: WebSettings) -> tuple[object, ...]:
+def tls_demands(settings: WebConfigFile) -> tuple[object, ...]:
     """What a connection must have agreed to, in a form that can be compared."""
     tls = settings.tls
     if tls is None:

@@ -66,7 +66,7 @@ class RateLimit(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class WebSettings:
+class WebConfigFile:
     """What a web-config file says. The default is a file that says nothing: plain HTTP, open to all."""
 
     tls: ssl.SSLContext | None = None
@@ -79,7 +79,7 @@ class WebSettings:
     rate_limit: RateLimit | None = None
 
 
-def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]]:
+def read_web_file(path: Path) -> tuple[WebConfigFile | None, list[str], list[Path]]:
     """The settings, or None; every error as a sentence; and the files that were named, to be watched. Never raises."""
     errors: list[str] = []
     files: list[Path] = []
@@ -89,7 +89,7 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
         return None, [*errors, f"{path}: can't be used ({type(error).__name__})"], files
 
 
-def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSettings | None:
+def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebConfigFile | None:
     """The settings, or None after an error. Errors and the files that are named are added to the lists."""
     document = _load(path, errors)
     if errors:
@@ -99,14 +99,14 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSetti
     tls = _read_tls(root.child("tls_server_config"), path.parent, files)
     users, headers = _read_users(root.child("basic_auth_users")), _read_http(root.child("http_server_config"))
     rate_limit = _read_rate_limit(root.child("rate_limit"))
-    return None if errors else WebSettings(users=users, headers=headers, rate_limit=rate_limit, **tls)
+    return None if errors else WebConfigFile(users=users, headers=headers, rate_limit=rate_limit, **tls)
 
 
 # -- one function for each section
 
 
 def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, Any]:
-    """The fields of `WebSettings` about TLS; none for plain HTTP. Files that are named are added to `files`."""
+    """The fields of `WebConfigFile` about TLS; none for plain HTTP. Files that are named are added to `files`."""
     section.allow_only(*TLS_KEYS)
     if not section.values:
         return {}
@@ -371,7 +371,7 @@ def _load(path: Path, errors: list[str]) -> object:
     """The document. Of what is no YAML only the kind of error is reported, never the text."""
     import yaml  # noqa: PLC0415  # only where a web-config file is given
 
-    class Refused(yaml.MarkedYAMLError):
+    class InvalidKey(yaml.MarkedYAMLError):
         """An error of our own, whose text may be shown."""
 
     class StrictLoader(yaml.SafeLoader):
@@ -382,9 +382,9 @@ def _load(path: Path, errors: list[str]) -> object:
             keys = set()
             for key_node, _ in node.value:
                 if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in IMPLICIT_TAGS:
-                    raise Refused(problem="a key is no plain word", problem_mark=key_node.start_mark)
+                    raise InvalidKey(problem="a key is no plain word", problem_mark=key_node.start_mark)
                 if key_node.value in keys:
-                    raise Refused(problem="a key is given twice", problem_mark=key_node.start_mark)
+                    raise InvalidKey(problem="a key is given twice", problem_mark=key_node.start_mark)
                 keys.add(key_node.value)
             self.flatten_mapping(node)
             return {key.value: self.construct_object(value, deep) for key, value in node.value}
@@ -392,7 +392,7 @@ def _load(path: Path, errors: list[str]) -> object:
         def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
             node = super().compose_scalar_node(anchor)
             if _SURROGATE.search(node.value):
-                raise Refused(problem="half of a surrogate pair is no character", problem_mark=node.start_mark)
+                raise InvalidKey(problem="half of a surrogate pair is no character", problem_mark=node.start_mark)
             return node
 
     try:
@@ -402,7 +402,7 @@ def _load(path: Path, errors: list[str]) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        hint = error.problem if isinstance(error, Refused) else HINT
+        hint = error.problem if isinstance(error, InvalidKey) else HINT
         errors.append(f"{path}: {where}expected YAML: {hint}")
     except Exception:  # PyYAML raises whatever its conversions do, such as IndexError for `!!int ''`
         errors.append(f"{path}: expected YAML")

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import h11
 from msgspec import Struct
 
-from exporter.web.responses import Response, plain, takes_gzip
-from exporter.web.stream import READ_BYTES, Stream, reset_on_close, unsent_bytes
+from exporter.web.responses import WebResponse, plain, takes_gzip
+from exporter.web.stream import READ_BYTES, ClientStream, reset_on_close, unsent_bytes
 
 
 class Limits(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Limits(Struct, frozen=True):
     """How long stopping the server may take."""
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """What a connection is waiting for."""
 
     RECEIVING = enum.auto()
@@ -72,7 +72,7 @@ class Rank(enum.IntEnum):
     """It is sending a request, or about to be answered."""
 
 
-class Request(Struct, frozen=True):
+class WebRequest(Struct, frozen=True):
     """What of a request's head decides the response."""
 
     method: bytes
@@ -84,7 +84,7 @@ class Request(Struct, frozen=True):
     """A certificate of the client was verified."""
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[WebRequest], Awaitable[WebResponse]]
 
 NETWORK_BITS: Final = 64
 """Of an IPv6 address: who has one such network has all of its addresses."""
@@ -94,32 +94,32 @@ SMALL_BODY: Final = 4096
 """Bytes: a body up to this is copied behind its head, a longer one is sent as it is, shared by all its readers."""
 
 
-class Connection:
+class WebConnection:
     """A connection and its state. `peer`, `rank` and `since` (loop time) are for eviction."""
 
-    def __init__(self, sock: socket.socket, peer: str, stream: Stream, limits: Limits, handler: Handler) -> None:
+    def __init__(self, sock: socket.socket, peer: str, stream: ClientStream, limits: Limits, handler: Handler) -> None:
         self._socket, self.peer, self._stream, self._limits, self._handler = sock, peer, stream, limits, handler
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._loop = asyncio.get_running_loop()
         self._received_any = False
         self._may_idle = False
         self._deadline = self._loop.time() + limits.exchange_seconds
-        self._enter(State.RECEIVING)
+        self._enter(ConnectionState.RECEIVING)
 
     def rank(self, now: float) -> Rank:
         """How little the client loses if it is evicted at this loop time."""
-        if self._state is State.RECEIVING:
+        if self._state is ConnectionState.RECEIVING:
             return Rank.BUSY
         if self._response_was_read():
             return Rank.IDLE
         return Rank.STUCK if now - self.since > self._limits.reading_seconds else Rank.BUSY
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ConnectionState) -> None:
         self._state, self.since, self._was_read = state, self._loop.time(), False
 
     def _response_was_read(self) -> bool:
         """True if the client has all of its response and has not begun another request."""
-        self._was_read = self._was_read or (self._state is State.IDLE and not unsent_bytes(self._socket))
+        self._was_read = self._was_read or (self._state is ConnectionState.IDLE and not unsent_bytes(self._socket))
         return self._was_read
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class Connection:
             if not first:
                 return
             begun = self._loop.time()
-            self._enter(State.RECEIVING)
+            self._enter(ConnectionState.RECEIVING)
 
     async def _read_request(self, received: bytes) -> h11.Request | None:
         if received:
@@ -179,7 +179,7 @@ class Connection:
 
     async def _exchange(self, head: h11.Request) -> bool:
         """Answer one request; True if the client may send another on this connection."""
-        self._enter(State.RESPONDING)
+        self._enter(ConnectionState.RESPONDING)
         headers = dict(head.headers)
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0"):
             await self._send(head.method, plain(413, "This server takes no request bodies."), gzip=False, last=True)
@@ -202,7 +202,7 @@ class Connection:
         await asyncio.sleep(0)
         return True
 
-    async def _send(self, method: bytes, response: Response, *, gzip: bool, last: bool) -> None:
+    async def _send(self, method: bytes, response: WebResponse, *, gzip: bool, last: bool) -> None:
         body = response.gzipped if gzip and response.gzipped is not None else response.body
         headers = [("Date", formatdate(usegmt=True)), ("Content-Type", response.content_type)]
         headers += [("Content-Length", str(len(body))), *response.headers]
@@ -230,7 +230,7 @@ class Connection:
         A client that has read a response acknowledges it with the next request at the latest. One that does not would
         else be given the time of another request each time, until the kernel's buffers are full.
         """
-        self._enter(State.IDLE)
+        self._enter(ConnectionState.IDLE)
         try:
             async with asyncio.timeout_at(self._deadline):
                 first = await self._stream.read()
@@ -250,14 +250,14 @@ class Connection:
         response = plain(
             status if status < http.HTTPStatus.INTERNAL_SERVER_ERROR else http.HTTPStatus.BAD_REQUEST, text
         )
-        self._enter(State.RESPONDING)
+        self._enter(ConnectionState.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
             await self._send(b"GET", response, gzip=False, last=True)
             await self._linger()
 
     async def _linger(self) -> None:
         """Read on for a moment after a refusal: closing at once would reset the connection and lose our response."""
-        self._enter(State.RESPONDING)
+        self._enter(ConnectionState.RESPONDING)
         self._stream.send_nowait(b"")
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -270,7 +270,7 @@ class Connection:
 
     async def _wait_until_read(self) -> None:
         """Wait for the client to read its response. Closing earlier leaves the kernel trying, for minutes, unseen."""
-        self._enter(State.RESPONDING)
+        self._enter(ConnectionState.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
                 await asyncio.sleep(UNSENT_POLL_SECONDS)
@@ -282,12 +282,12 @@ class Connection:
             self._stream.send_nowait(head)
 
 
-def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> Request:
+def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> WebRequest:
     target = head.target.decode("latin-1")
     if not target.startswith("/"):
         with contextlib.suppress(ValueError):  # an absolute form that is no URL is simply not found
             target = urlsplit(target).path or "/"
-    return Request(
+    return WebRequest(
         method=head.method,
         path=target.partition("?")[0],
         accept=",".join(value.decode("latin-1") for name, value in head.headers if name == b"accept"),
@@ -297,7 +297,7 @@ def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certi
     )
 
 
-def choose_eviction(connections: Collection[Connection], now: float) -> Connection:
+def choose_eviction(connections: Collection[WebConnection], now: float) -> WebConnection:
     """The connection to close for a new one: of the peer with the most, the one that loses least by it.
 
     As long as some peer has more connections than a scraper has, the scraper keeps its own, however many addresses the

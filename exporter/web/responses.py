@@ -41,7 +41,7 @@ RETRY_AFTER: Final = ("Retry-After", "5")
 T = TypeVar("T")
 
 
-class Response(Struct, frozen=True):
+class WebResponse(Struct, frozen=True):
     """What a client gets. `content_type` includes its charset; `headers` are further ones, without Content-Length."""
 
     status: int
@@ -51,7 +51,7 @@ class Response(Struct, frozen=True):
     gzipped: bytes | None = None
     """The body for clients that accept gzip; None where it would not be smaller. The server fills it in."""
 
-    def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Response:
+    def with_headers(self, headers: tuple[tuple[str, str], ...]) -> WebResponse:
         """The same response with these headers, which replace its own of the same name."""
         if not headers:
             return self
@@ -63,7 +63,7 @@ class Response(Struct, frozen=True):
 class Application(Protocol):
     """The agent, as far as the server knows it: something that renders pages."""
 
-    def respond(self, path: str, accept: Accept) -> Response:
+    def respond(self, path: str, accept: Accept) -> WebResponse:
         """Render a page. Called on a thread of the server's, as rarely as `PageCache` allows per (path, accept).
 
         `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception
@@ -71,9 +71,9 @@ class Application(Protocol):
         """
 
 
-def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> WebResponse:
     """A one-sentence response of the server's own."""
-    return Response(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers)
+    return WebResponse(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers)
 
 
 FAILED_OPEN: Final = plain(200, "Open: the agent could not tell what is planned.", (NO_STORE,))
@@ -129,14 +129,14 @@ class PageCache(Struct):
     render_seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
     _version: int = 0
-    _rendered: dict[tuple[str, Accept], tuple[int, float, Response]] = field(default_factory=dict)
-    _rendering: dict[tuple[str, Accept], tuple[int, asyncio.Future[Response]]] = field(default_factory=dict)
+    _rendered: dict[tuple[str, Accept], tuple[int, float, WebResponse]] = field(default_factory=dict)
+    _rendering: dict[tuple[str, Accept], tuple[int, asyncio.Future[WebResponse]]] = field(default_factory=dict)
 
     def renew(self) -> None:
         """Render each page anew for requests from now on. To be called on one thread, whichever it is."""
         self._version += 1
 
-    async def get(self, path: str, accept: Accept) -> Response:
+    async def get(self, path: str, accept: Accept) -> WebResponse:
         """The page, perhaps rendered for another client a moment ago; 503 if the application takes too long."""
         key, wanted = (path, accept if path == "/metrics" else "text"), self._version
         cached = self._rendered.get(key)
@@ -160,7 +160,7 @@ class PageCache(Struct):
     def _start(self, key: tuple[str, Accept]) -> None:
         version, rendering = self._version, in_thread(lambda: self._render(*key), f"web{key[0]}")
 
-        def store(done: asyncio.Future[Response]) -> None:
+        def store(done: asyncio.Future[WebResponse]) -> None:
             del self._rendering[key]
             if not done.cancelled() and done.exception() is None:
                 self._rendered[key] = (version, self.clock(), done.result())
@@ -168,7 +168,7 @@ class PageCache(Struct):
         self._rendering[key] = (version, rendering)
         rendering.add_done_callback(store)
 
-    def _render(self, path: str, accept: Accept) -> Response:
+    def _render(self, path: str, accept: Accept) -> WebResponse:
         try:
             response = self.application.respond(path, accept)
         except Exception as error:  # whatever it is, the scraper gets a response and the log the reason, once
@@ -178,7 +178,7 @@ class PageCache(Struct):
             return response
         return replace(response, gzipped=gzip.compress(response.body, 5, mtime=0))
 
-    def _failed(self, path: str, error: Exception) -> Response:
+    def _failed(self, path: str, error: Exception) -> WebResponse:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)

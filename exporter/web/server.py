@@ -32,8 +32,8 @@ from exporter.log.protocol import Logger, NullLogger
 from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
 from exporter.web.config import WebConfig, tls_demands
-from exporter.web.config_file import WebSettings
-from exporter.web.connection import Connection, Limits, Request, choose_eviction, peer_of
+from exporter.web.config_file import WebConfigFile
+from exporter.web.connection import Limits, WebConnection, WebRequest, choose_eviction, peer_of
 from exporter.web.responses import (
     GATE,
     HEALTH,
@@ -41,11 +41,11 @@ from exporter.web.responses import (
     ROUTES,
     Application,
     PageCache,
-    Response,
+    WebResponse,
     choose_accept,
     plain,
 )
-from exporter.web.stream import Stream, TlsStream
+from exporter.web.stream import ClientStream, ClientTlsStream
 
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG: Final = 512
@@ -58,7 +58,7 @@ MAX_CONNECTIONS_ON_WINDOWS: Final = 256
 RESERVED_PORTS: Final = "Windows reserves it (netsh int ipv4 show excludedportrange protocol=tcp)"
 RELOAD_SECONDS: Final = 1.0
 """How often the files of the web config are looked at."""
-OPEN_TO_ALL: Final = WebSettings()
+OPEN_TO_ALL: Final = WebConfigFile()
 CHALLENGE: Final = ("WWW-Authenticate", 'Basic realm="metrics", charset="UTF-8"')
 
 
@@ -95,14 +95,14 @@ class WebServer:
         self._log = log or NullLogger()
         self.pages = PageCache(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
         self._max_connections = max_connections(self._limits.connections)
-        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._connections: dict[asyncio.Task[None], WebConnection] = {}
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._passwords = Passwords()
         self._bucket: TokenBucket | None = None
 
     @property
-    def _settings(self) -> WebSettings:
+    def _settings(self) -> WebConfigFile:
         return self._config.current if self._config is not None else OPEN_TO_ALL
 
     def start(self) -> None:
@@ -178,8 +178,8 @@ class WebServer:
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls, sans = self._settings.tls, self._settings.client_allowed_sans
-        stream = Stream(accepted) if tls is None else TlsStream(accepted, tls, sans)
-        connection = Connection(accepted, peer, stream, self._limits, self._respond)
+        stream = ClientStream(accepted) if tls is None else ClientTlsStream(accepted, tls, sans)
+        connection = WebConnection(accepted, peer, stream, self._limits, self._respond)
         task = asyncio.create_task(connection.run())
         self._connections[task] = connection
         task.add_done_callback(self._end_connection)
@@ -204,11 +204,11 @@ class WebServer:
                 for task in self._connections:  # they were admitted by other demands
                     task.cancel()
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: WebRequest) -> WebResponse:
         settings = self._settings
         return (await self._route(request, settings)).with_headers(settings.headers)
 
-    async def _route(self, request: Request, settings: WebSettings) -> Response:
+    async def _route(self, request: WebRequest, settings: WebConfigFile) -> WebResponse:
         if request.path != GATE and (refusal := await self._refuse_stranger(request, settings)) is not None:
             return refusal
         if request.path not in ROUTES:
@@ -217,7 +217,7 @@ class WebServer:
             return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
         return await self.pages.get(request.path, choose_accept(request.accept))
 
-    async def _refuse_stranger(self, request: Request, settings: WebSettings) -> Response | None:
+    async def _refuse_stranger(self, request: WebRequest, settings: WebConfigFile) -> WebResponse | None:
         """The refusal of who may not ask, or may not ask so often; None for all others."""
         verdict = None
         if settings.users:
@@ -231,7 +231,7 @@ class WebServer:
             return plain(401, "Unauthorized", (CHALLENGE,))
         return None
 
-    def _within_rate(self, settings: WebSettings) -> bool:
+    def _within_rate(self, settings: WebConfigFile) -> bool:
         rate = settings.rate_limit
         if rate is None:
             return True

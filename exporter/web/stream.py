@@ -29,7 +29,7 @@ PLAIN_HTTP_RESPONSE: Final = (
 T = TypeVar("T")
 
 
-class Stream:
+class ClientStream:
     """The bytes of one connection, here without TLS. The coroutines raise OSError (ssl.SSLError is one).
 
     The socket is non-blocking and belongs to the running loop.
@@ -61,7 +61,7 @@ class Stream:
         """Free the buffers now: an error's traceback may keep this object until the next full collection."""
 
 
-class TlsStream(Stream):
+class ClientTlsStream(ClientStream):
     """A connection with TLS. The socket is non-blocking; `allowed_sans` as in the web-config file, empty for any."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
@@ -88,26 +88,26 @@ class TlsStream(Stream):
         self._agreed, self.certified = True, bool(self._tls.getpeercert())
 
     async def read(self) -> bytes:
-        """See `Stream`."""
+        """See `ClientStream`."""
         try:
             return await self._until_done(lambda: self._tls.read(READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
 
     async def write(self, data: bytes) -> None:
-        """See `Stream`."""
+        """See `ClientStream`."""
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
             chunk = bytes(view[start : start + WRITE_BYTES])
             await self._until_done(lambda chunk=chunk: self._tls.write(chunk))  # type: ignore[misc]  # binds the loop variable
 
     def release(self) -> None:
-        """See `Stream`."""
+        """See `ClientStream`."""
         if hasattr(self, "_tls"):
             del self._tls, self._incoming, self._outgoing
 
     def send_nowait(self, data: bytes) -> None:
-        """See `Stream`."""
+        """See `ClientStream`."""
         if not self._agreed:
             return
         with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from _win32typing import PySC_HANDLE
 
 
-class State(IntEnum):
+class ServiceState(IntEnum):
     """The states of a service that starts, runs and stops [SERVICE_STATUS]."""
 
     STOPPED = 1
@@ -181,7 +181,7 @@ def sentence_of(number: int, name: str, reason: str) -> str:
 SetStatus = Callable[[tuple[int, int, int, int, int, int, int]], None]
 """Takes a SERVICE_STATUS: type, state, controls accepted, exit code, own exit code, checkpoint, wait hint in ms."""
 
-_ORDER: Final = (State.START_PENDING, State.RUNNING, State.STOP_PENDING, State.STOPPED)
+_ORDER: Final = (ServiceState.START_PENDING, ServiceState.RUNNING, ServiceState.STOP_PENDING, ServiceState.STOPPED)
 
 
 class StatusReporter:
@@ -198,24 +198,31 @@ class StatusReporter:
 
     def start_pending(self) -> None:
         """The service is starting; it takes no controls."""
-        self._report(State.START_PENDING, hint=START_HINT_MS, checkpoint=1)
+        self._report(ServiceState.START_PENDING, hint=START_HINT_MS, checkpoint=1)
 
     def running(self) -> None:
         """The service runs, and takes the controls that stop it."""
-        self._report(State.RUNNING, accepted=ACCEPTED)
+        self._report(ServiceState.RUNNING, accepted=ACCEPTED)
 
     def stop_pending(self) -> None:
         """The service is stopping."""
         self.stop_requested = True
-        self._report(State.STOP_PENDING, hint=STOP_HINT_MS, checkpoint=1)
+        self._report(ServiceState.STOP_PENDING, hint=STOP_HINT_MS, checkpoint=1)
 
     def stopped(self, exit_code: int) -> None:
         """The service has stopped, with an exit code of its own unless that is 0. The process may now be ended."""
         win32 = SERVICE_SPECIFIC_ERROR if exit_code else NO_ERROR
-        self._report(State.STOPPED, win32=win32, specific=exit_code)
+        self._report(ServiceState.STOPPED, win32=win32, specific=exit_code)
 
     def _report(
-        self, state: State, *, accepted: int = 0, win32: int = 0, specific: int = 0, checkpoint: int = 0, hint: int = 0
+        self,
+        state: ServiceState,
+        *,
+        accepted: int = 0,
+        win32: int = 0,
+        specific: int = 0,
+        checkpoint: int = 0,
+        hint: int = 0,
     ) -> None:
         with self._lock:
             position = _ORDER.index(state)
@@ -327,15 +334,15 @@ class _WindowsManager:
             with self._service(name, self._api.SERVICE_QUERY_STATUS) as service:
                 found: Any = self._api.QueryServiceStatusEx(service)
                 process = found["ProcessId"]
-                gone = found["CurrentState"] != State.STOPPED and _has_ended(process)
+                gone = found["CurrentState"] != ServiceState.STOPPED and _has_ended(process)
                 if gone:  # perhaps it has reported how it stopped since, or is started again
                     found = self._api.QueryServiceStatusEx(service)
         except ServiceManagerError as error:
             if error.number == SERVICE_DOES_NOT_EXIST:
                 return None
             raise
-        if gone and found["CurrentState"] != State.STOPPED and found["ProcessId"] == process:
-            return ServiceStatus(State.STOPPED, PROCESS_ABORTED)
+        if gone and found["CurrentState"] != ServiceState.STOPPED and found["ProcessId"] == process:
+            return ServiceStatus(ServiceState.STOPPED, PROCESS_ABORTED)
         return ServiceStatus(found["CurrentState"], found["Win32ExitCode"], found["ServiceSpecificExitCode"])
 
     def command(self, name: str) -> str:

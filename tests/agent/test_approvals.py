@@ -13,14 +13,14 @@ from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Coordination, Policy, Reason, Rule
 from exporter.core.records import Vm, VmIdentity
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import (
+from tests.support.agent_environment import (
     FREEZE,
     NAME,
     REBOOT,
     START,
     TIMEOUT,
     VM,
-    World,
+    AgentEnvironment,
     apart,
     document,
     event,
@@ -59,75 +59,76 @@ HELD: dict[Reason, tuple[Policy, dict[str, Any]]] = {
 @pytest.mark.parametrize("reason", HELD, ids=str)
 def test_held_for_the_right_reason(tmp_path: Path, reason: Reason) -> None:
     """Whatever stands against an event is published once with its word, counted, and nothing is sent."""
-    told, given = HELD[reason]
-    with World(tmp_path, told, all_events=True) as world:
-        world.see(document(2, given), 5)
-        assert world.source.posts == []
-        assert world.reasons() == [reason.value]
-        assert "approval.accepted" not in world.kinds()
+    recorded, given = HELD[reason]
+    with AgentEnvironment(tmp_path, recorded, all_events=True) as environment:
+        environment.see(document(2, given), 5)
+        assert environment.source.posts == []
+        assert environment.reasons() == [reason.value]
+        assert "approval.accepted" not in environment.kinds()
 
 
 def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
     """Nothing is approved before this VM knows its own name; then it is, with no other record for the first sight."""
-    with World(tmp_path, vm=Vm()) as world:
-        world.see(document(2, event()), 5)
-        assert world.source.posts == []
-        world.who = VmIdentity(VM)
-        world.live(3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        assert world.reasons() == [Reason.IDENTITY_UNKNOWN.value, None]
-        assert world.kinds().count("scheduled") == 1
+    with AgentEnvironment(tmp_path, vm=Vm()) as environment:
+        environment.see(document(2, event()), 5)
+        assert environment.source.posts == []
+        environment.identity = VmIdentity(VM)
+        environment.live(3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        assert environment.reasons() == [Reason.IDENTITY_UNKNOWN.value, None]
+        assert environment.kinds().count("scheduled") == 1
 
 
 def test_held_while_two_names_disagree(tmp_path: Path) -> None:
     """A configured name that Azure contradicts holds everything that names it."""
-    with World(tmp_path) as world:
-        world.who = VmIdentity(VM, conflict=True)
-        world.see(document(2, event()), 3)
-        assert world.source.posts == []
-        assert world.reasons() == [Reason.IDENTITY_CONFLICT.value]
+    with AgentEnvironment(tmp_path) as environment:
+        environment.identity = VmIdentity(VM, conflict=True)
+        environment.see(document(2, event()), 3)
+        assert environment.source.posts == []
+        assert environment.reasons() == [Reason.IDENTITY_CONFLICT.value]
 
 
 def test_not_quiet_until_the_other_is_over(tmp_path: Path) -> None:
     """`when_quiet` waits for another VM's Started event to go."""
-    with World(tmp_path, policy(rules=ruled(when_quiet=True))) as world:
+    with AgentEnvironment(tmp_path, policy(rules=ruled(when_quiet=True))) as environment:
         other = started(event(FREEZE, "Freeze", "web-2"))
-        world.see(document(2, event(), other), 3)
-        assert world.source.posts == []
-        world.see(document(3, event()), 3)
-        assert len(world.source.posts) == 1
-        assert world.reasons() == [Reason.NOT_QUIET.value, None]
+        environment.see(document(2, event(), other), 3)
+        assert environment.source.posts == []
+        environment.see(document(3, event()), 3)
+        assert len(environment.source.posts) == 1
+        assert environment.reasons() == [Reason.NOT_QUIET.value, None]
 
 
 def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
     """A hold file stops an approval when it appears and lets it go when it is gone."""
     hold = tmp_path / "hold"
     hold.touch()
-    with World(tmp_path, policy(hold_file=str(hold))) as world:
-        world.see(document(1), 3)
-        assert world.value("approval_held") == 1
-        world.see(document(2, event()), 3)
-        assert world.source.posts == []
-        assert world.value("approval_held") == 1
+    with AgentEnvironment(tmp_path, policy(hold_file=str(hold))) as environment:
+        environment.see(document(1), 3)
+        assert environment.value("approval_held") == 1
+        environment.see(document(2, event()), 3)
+        assert environment.source.posts == []
+        assert environment.value("approval_held") == 1
         assert (
-            world.value("event_decision", event_id=REBOOT, decision="hold", reason="held", rule="user-initiated") == 1
+            environment.value("event_decision", event_id=REBOOT, decision="hold", reason="held", rule="user-initiated")
+            == 1
         )
         hold.unlink()
-        world.live(2)
-        assert len(world.source.posts) == 1
-        assert world.value("approval_held") == 0
+        environment.live(2)
+        assert len(environment.source.posts) == 1
+        assert environment.value("approval_held") == 0
 
 
 def test_prepared_by_a_file(tmp_path: Path) -> None:
     """`require_file` with the event's id lets it go when the file is there; a folder in its place does not."""
-    with World(tmp_path, policy(rules=ruled(require_file=f"{tmp_path}/ready-{{event_id}}"))) as world:
+    with AgentEnvironment(tmp_path, policy(rules=ruled(require_file=f"{tmp_path}/ready-{{event_id}}"))) as environment:
         (tmp_path / f"ready-{REBOOT}").mkdir()
-        world.see(document(2, event()), 3)
-        assert world.source.posts == []
+        environment.see(document(2, event()), 3)
+        assert environment.source.posts == []
         (tmp_path / f"ready-{REBOOT}").rmdir()
         (tmp_path / f"ready-{REBOOT}").touch()
-        world.live(2)
-        assert len(world.source.posts) == 1
+        environment.live(2)
+        assert len(environment.source.posts) == 1
 
 
 # At START it is 14:13:20 UTC on Monday, the 21st of September 2026.
@@ -135,44 +136,44 @@ def test_prepared_by_a_file(tmp_path: Path) -> None:
 
 def test_approved_within_the_hours_alone(tmp_path: Path) -> None:
     """Not a second before they begin, and not from the second on at which they end; each change is told."""
-    with World(tmp_path, policy(rules=ruled(hours=hours("14:14-14:15")))) as world:
-        world.source.refusal = MetadataError("server-error", "busy", status_code=503)
-        world.see(document(2, event()), 200)
-        sent = [datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S") for wall, _ in world.source.posts]
+    with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("14:14-14:15")))) as environment:
+        environment.source.refusal = MetadataError("server-error", "busy", status_code=503)
+        environment.see(document(2, event()), 200)
+        sent = [datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S") for wall, _ in environment.source.posts]
         assert sent[0] == "14:14:00"
         assert "14:14:30" < max(sent) < "14:15:00"
-        assert world.reasons() == ["out-of-hours", None, "out-of-hours"]
+        assert environment.reasons() == ["out-of-hours", None, "out-of-hours"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: float) -> None:
     """The clock is asked right before each POST: the disk took so long over the commit, and the hours are over."""
-    with World(tmp_path, policy(rules=ruled(hours=hours("00:00-14:14")))) as world:
-        world.live(3)
-        world.clock.go(START + 39.5 - world.clock.wall)
-        world.outbox.takes = lambda: world.clock.go(seconds)
-        world.source.answer = document(2, event())
-        world.agent.tick()
-        assert len(world.source.posts) == (0 if seconds else 1)
-        assert world.reasons() == [None]
-        world.outbox.takes = lambda: None
-        world.live(3)
-        assert len(world.source.posts) == (0 if seconds else 1)
-        assert world.reasons()[1:] == (["out-of-hours"] if seconds else [])
+    with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("00:00-14:14")))) as environment:
+        environment.live(3)
+        environment.clock.go(START + 39.5 - environment.clock.wall)
+        environment.outbox.takes = lambda: environment.clock.go(seconds)
+        environment.source.answer = document(2, event())
+        environment.agent.tick()
+        assert len(environment.source.posts) == (0 if seconds else 1)
+        assert environment.reasons() == [None]
+        environment.outbox.takes = lambda: None
+        environment.live(3)
+        assert len(environment.source.posts) == (0 if seconds else 1)
+        assert environment.reasons()[1:] == (["out-of-hours"] if seconds else [])
 
 
 def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
     """The time of day counts, not how long the process has lived."""
-    with World(tmp_path, policy(rules=ruled(hours=hours("22:00-05:00")))) as world:
-        world.see(document(2, event()), 3)
-        world.clock.wall += 9 * 3600
-        world.source.refusal = MetadataError("server-error", "busy", status_code=503)
-        world.live(3)
-        assert len(world.source.posts) == 1
-        world.clock.wall -= 9 * 3600
-        world.live(120)
-        assert len(world.source.posts) == 1
-        assert world.reasons() == ["out-of-hours", None, "out-of-hours"]
+    with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("22:00-05:00")))) as environment:
+        environment.see(document(2, event()), 3)
+        environment.clock.wall += 9 * 3600
+        environment.source.refusal = MetadataError("server-error", "busy", status_code=503)
+        environment.live(3)
+        assert len(environment.source.posts) == 1
+        environment.clock.wall -= 9 * 3600
+        environment.live(120)
+        assert len(environment.source.posts) == 1
+        assert environment.reasons() == ["out-of-hours", None, "out-of-hours"]
 
 
 @pytest.mark.parametrize(
@@ -184,21 +185,21 @@ def test_settle_counts_a_gap_of_up_to_a_minute_between_equal_documents(
     tmp_path: Path, outage: int, changed: bool, posts: int
 ) -> None:
     """What both documents show was so in between. After a longer gap the event begins to settle anew."""
-    with World(tmp_path, policy(rules=ruled(settle=10.0))) as world:
-        world.see(document(2, event()), 6)
-        world.see(TIMEOUT, outage)
+    with AgentEnvironment(tmp_path, policy(rules=ruled(settle=10.0))) as environment:
+        environment.see(document(2, event()), 6)
+        environment.see(TIMEOUT, outage)
         other = [event(FREEZE, "Freeze", "web-2")] if changed else []
-        world.see(document(2 + changed, event(), *other), 3)
-        assert len(world.source.posts) == posts
-        world.live(12)
-        assert len(world.source.posts) == 1
+        environment.see(document(2 + changed, event(), *other), 3)
+        assert len(environment.source.posts) == posts
+        environment.live(12)
+        assert len(environment.source.posts) == 1
 
 
-def answered_every(world: World, seconds: float, body: bytes, times: int) -> None:
+def answered_every(environment: AgentEnvironment, seconds: float, body: bytes, times: int) -> None:
     """Valid documents that are so far apart, with refusals for want of requests in between."""
     for _ in range(times):
-        world.see(MetadataError("throttled", "too many requests", status_code=429), seconds - 2)
-        world.see(body, 2)
+        environment.see(MetadataError("throttled", "too many requests", status_code=429), seconds - 2)
+        environment.see(body, 2)
 
 
 @pytest.mark.parametrize("reason", ["settling", "not-leader", "source-reset"])
@@ -206,25 +207,25 @@ def test_waiting_ends_although_documents_are_far_apart(tmp_path: Path, reason: s
     """Every second answer is a refusal: what counts observed time goes on all the same."""
     rules = ruled(settle=30.0) if reason == "settling" else ruled()
     given = event(REBOOT, "Reboot", *(["web-0", NAME] if reason == "not-leader" else [NAME]))
-    with World(tmp_path, policy(rules=rules, takeover_after=30.0)) as world:
-        world.see(document(9), 3)
+    with AgentEnvironment(tmp_path, policy(rules=rules, takeover_after=30.0)) as environment:
+        environment.see(document(9), 3)
         number = 2 if reason == "source-reset" else 10
-        answered_every(world, 8, document(number, given), 1)
-        assert world.reasons() == [reason]
-        answered_every(world, 8, document(number, given), 5)
-        assert world.reasons() == [reason, None]
-        assert len(world.source.posts) == 1
+        answered_every(environment, 8, document(number, given), 1)
+        assert environment.reasons() == [reason]
+        answered_every(environment, 8, document(number, given), 5)
+        assert environment.reasons() == [reason, None]
+        assert len(environment.source.posts) == 1
 
 
 def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
     """Through changes, restarts and outages, `dry-run` never sends a POST."""
-    with World(tmp_path, policy(mode="dry-run", coordination=Coordination.ANY)) as world:
+    with AgentEnvironment(tmp_path, policy(mode="dry-run", coordination=Coordination.ANY)) as environment:
         for number in range(2, 12):
-            world.see(document(number, event(DurationInSeconds=number)), 7)
-            world.see(TIMEOUT, 15)
-            world.restart()
-        assert world.source.posts == []
-        assert world.value("approval_requests_total") == 0
+            environment.see(document(number, event(DurationInSeconds=number)), 7)
+            environment.see(TIMEOUT, 15)
+            environment.restart()
+        assert environment.source.posts == []
+        assert environment.value("approval_requests_total") == 0
 
 
 # -- sending
@@ -232,66 +233,66 @@ def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
 
 def test_one_post_and_never_again(tmp_path: Path) -> None:
     """After a 200 the event is never POSTed again: not while it stays Scheduled, nor after restarts and changes."""
-    with World(tmp_path) as world:
-        world.see(document(2, event()), 120)
-        world.restart()
-        world.live(60)
-        world.see(document(3, event(Description="other")), 60)
-        world.restart(3600)
-        world.live(120)
-        assert len(world.source.posts) == 1
-        assert world.kinds().count("approval.accepted") == 1
-        assert world.value("approval_requests_total") == 0  # of this process
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event()), 120)
+        environment.restart()
+        environment.live(60)
+        environment.see(document(3, event(Description="other")), 60)
+        environment.restart(3600)
+        environment.live(120)
+        assert len(environment.source.posts) == 1
+        assert environment.kinds().count("approval.accepted") == 1
+        assert environment.value("approval_requests_total") == 0  # of this process
 
 
 def test_committed_before_it_is_sent(tmp_path: Path) -> None:
     """When the POST leaves, the decision with its rule and fields is on disk already."""
-    with World(tmp_path) as world:
+    with AgentEnvironment(tmp_path) as environment:
         seen: list[list[str]] = []
-        world.source.asked = lambda: seen.append(world.kinds())
-        world.source.answer = document(2, event())
-        world.live(2)
+        environment.source.asked = lambda: seen.append(environment.kinds())
+        environment.source.answer = document(2, event())
+        environment.live(2)
         assert seen == [["agent.started", "scheduled", "approval.decided"]]
-        (decided,) = world.records("approval.decided")
+        (decided,) = environment.records("approval.decided")
         assert decided.data["decision"]["rule"] == "user-initiated"
         assert decided.data["decision"]["fields"]["EventSource"] == "User"
 
 
 def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
     """Without a 200 it is tried again after 5, 10, 20, 40, 60, 60 s; a failure is published once for each reason."""
-    with World(tmp_path) as world:
-        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
-        world.see(document(2, event()), 300)
-        assert apart(world.source.posts)[:6] == [5, 10, 20, 40, 60, 60]
-        assert world.kinds().count("approval.failed") == 1
-        world.source.refusal = MetadataError("timeout")
-        world.live(61)
-        assert world.kinds().count("approval.failed") == 2
-        world.source.refusal = None
-        world.live(61)
-        world.live(300)
-        assert world.kinds().count("approval.accepted") == 1
-        assert world.records("approval.accepted")[0].data["attempt"] == len(world.source.posts)
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        environment.see(document(2, event()), 300)
+        assert apart(environment.source.posts)[:6] == [5, 10, 20, 40, 60, 60]
+        assert environment.kinds().count("approval.failed") == 1
+        environment.source.refusal = MetadataError("timeout")
+        environment.live(61)
+        assert environment.kinds().count("approval.failed") == 2
+        environment.source.refusal = None
+        environment.live(61)
+        environment.live(300)
+        assert environment.kinds().count("approval.accepted") == 1
+        assert environment.records("approval.accepted")[0].data["attempt"] == len(environment.source.posts)
 
 
 def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
     """From the reading of the document, or from the POST, Azure would be left alone for less than five seconds."""
-    with World(tmp_path) as world:
-        world.outbox.takes = lambda: world.clock.go(0.5)
-        world.source.asked = lambda: world.clock.go(0.75)
-        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
-        world.see(document(2, event()), 12)
-        assert min(apart(world.source.posts)) >= 5.75
+    with AgentEnvironment(tmp_path) as environment:
+        environment.outbox.takes = lambda: environment.clock.go(0.5)
+        environment.source.asked = lambda: environment.clock.go(0.75)
+        environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        environment.see(document(2, event()), 12)
+        assert min(apart(environment.source.posts)) >= 5.75
 
 
 def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None:
     """The five seconds in which no answer came are those that Azure is left alone for."""
-    with World(tmp_path) as world:
-        world.outbox.takes = lambda: world.clock.go(0.5)
-        world.source.asked = lambda: world.clock.go(5.0)
-        world.source.refusal = TIMEOUT
-        world.see(document(2, event()), 12)
-        assert 5.0 <= apart(world.source.posts)[0] < 7.0  # to the next poll
+    with AgentEnvironment(tmp_path) as environment:
+        environment.outbox.takes = lambda: environment.clock.go(0.5)
+        environment.source.asked = lambda: environment.clock.go(5.0)
+        environment.source.refusal = TIMEOUT
+        environment.see(document(2, event()), 12)
+        assert 5.0 <= apart(environment.source.posts)[0] < 7.0  # to the next poll
 
 
 def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
@@ -303,135 +304,135 @@ def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path
     def die() -> None:
         raise KilledError
 
-    with World(tmp_path) as world:
-        world.outbox.takes = lambda: world.clock.go(3.0)
-        world.source.asked = die
-        world.source.answer = document(2, event())
+    with AgentEnvironment(tmp_path) as environment:
+        environment.outbox.takes = lambda: environment.clock.go(3.0)
+        environment.source.asked = die
+        environment.source.answer = document(2, event())
         with pytest.raises(KilledError):
-            world.agent.tick()
-        world.source.asked = lambda: None
-        world.restart(0.1)
-        world.live(15)
-        assert len(world.source.posts) == 2
-        assert min(apart(world.source.posts)) >= 5
+            environment.agent.tick()
+        environment.source.asked = lambda: None
+        environment.restart(0.1)
+        environment.live(15)
+        assert len(environment.source.posts) == 2
+        assert min(apart(environment.source.posts)) >= 5
 
 
 @pytest.mark.parametrize("away", [1, 3600])
 def test_it_waits_as_long_as_azure_asks(tmp_path: Path, away: float) -> None:
     """A `Retry-After` that is longer than the agent's own wait is obeyed. After a restart it begins again: the clock
     may have been set in between."""
-    with World(tmp_path) as world:
-        world.source.refusal = MetadataError("throttled", "HTTP 429", status_code=429, retry_after=30.0)
-        world.see(document(2, event()), 35)
-        assert apart(world.source.posts) == [30]
-        world.restart(away)
-        world.source.refusal = None
-        world.live(29)
-        assert len(world.source.posts) == 2
-        world.live(2)
-        assert len(world.source.posts) == 3
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.refusal = MetadataError("throttled", "HTTP 429", status_code=429, retry_after=30.0)
+        environment.see(document(2, event()), 35)
+        assert apart(environment.source.posts) == [30]
+        environment.restart(away)
+        environment.source.refusal = None
+        environment.live(29)
+        assert len(environment.source.posts) == 2
+        environment.live(2)
+        assert len(environment.source.posts) == 3
 
 
 def test_a_post_that_hangs_keeps_no_other_event_from_its_own(tmp_path: Path) -> None:
     """Behind a POST that takes the five seconds for which a document is fresh, the next is sent with the next poll;
     what was not sent is no attempt."""
-    with World(tmp_path) as world:
+    with AgentEnvironment(tmp_path) as environment:
 
         def hang() -> None:
-            hangs = world.source.posts[-1][1] == REBOOT
-            world.clock.go(5.1 if hangs else 0.0)
-            world.source.refusal = TIMEOUT if hangs else None
+            hangs = environment.source.posts[-1][1] == REBOOT
+            environment.clock.go(5.1 if hangs else 0.0)
+            environment.source.refusal = TIMEOUT if hangs else None
 
-        world.source.asked = hang
-        world.see(document(2, event(), event("second"), event("third")), 12)
-        assert [event_id for _, event_id in world.source.posts[:4]] == [REBOOT, "second", "third", REBOOT]
-        assert [record.data["attempt"] for record in world.records("approval.accepted")] == [1, 1]
+        environment.source.asked = hang
+        environment.see(document(2, event(), event("second"), event("third")), 12)
+        assert [event_id for _, event_id in environment.source.posts[:4]] == [REBOOT, "second", "third", REBOOT]
+        assert [record.data["attempt"] for record in environment.records("approval.accepted")] == [1, 1]
 
 
 def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
     """A restart is no reason to try sooner, nor a reason to forget to try."""
-    with World(tmp_path) as world:
-        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
-        world.see(document(2, event()), 36)  # attempts at 0, 5, 15, 35
-        world.restart(1)
-        world.live(36)
-        assert len(world.source.posts) == 4
-        world.live(10)
-        assert len(world.source.posts) == 5
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        environment.see(document(2, event()), 36)  # attempts at 0, 5, 15, 35
+        environment.restart(1)
+        environment.live(36)
+        assert len(environment.source.posts) == 4
+        environment.live(10)
+        assert len(environment.source.posts) == 5
 
 
 @pytest.mark.parametrize("clock", ["both", "wall"])
 def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
     """When more than 5 s pass between the reading and the POST, on either clock, it is postponed to the next poll."""
-    with World(tmp_path) as world:
-        world.source.answer = document(2, event())
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.answer = document(2, event())
 
         def six_seconds() -> None:
-            world.clock.wall += 6
-            world.clock.mono += 6 if clock == "both" else 0
+            environment.clock.wall += 6
+            environment.clock.mono += 6 if clock == "both" else 0
 
-        world.outbox.takes = six_seconds
-        world.agent.tick()
-        assert world.source.posts == []
-        assert len(world.said("approval.postponed")) == 1
-        assert world.value("approvals_postponed_total") == 1
-        assert world.value("approval_requests_total") == 0
-        world.outbox.takes = lambda: None
-        world.live(20)
-        assert len(world.source.posts) == 1
+        environment.outbox.takes = six_seconds
+        environment.agent.tick()
+        assert environment.source.posts == []
+        assert len(environment.said("approval.postponed")) == 1
+        assert environment.value("approvals_postponed_total") == 1
+        assert environment.value("approval_requests_total") == 0
+        environment.outbox.takes = lambda: None
+        environment.live(20)
+        assert len(environment.source.posts) == 1
 
 
 def test_nothing_is_sent_while_stopping(tmp_path: Path) -> None:
     """An agent that was told to stop sends no POST any more, and the next process does."""
-    with World(tmp_path) as world:
-        world.source.answer = document(2, event())
-        world.stopping = True
-        world.agent.tick()
-        world.agent.stop()
-        assert world.source.posts == []
-        world.restart(30)
-        world.live(2)
-        assert len(world.source.posts) == 1
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.answer = document(2, event())
+        environment.stopping = True
+        environment.agent.tick()
+        environment.agent.stop()
+        assert environment.source.posts == []
+        environment.restart(30)
+        environment.live(2)
+        assert len(environment.source.posts) == 1
 
 
 def test_changed_after_approval(tmp_path: Path) -> None:
     """An approved event that changes so that the rules would hold it is said aloud once, and is not sent again."""
-    with World(tmp_path) as world:
-        world.see(document(2, event()), 3)
-        world.see(document(3, event(EventSource="Platform")), 5)
-        assert [record.data["reason"] for record in world.records("approval.outdated")] == ["no-rule"]
-        assert world.value("approvals_outdated_total") == 1
-        world.see(document(4, event(EventSource="Platform", Description="more")), 5)
-        assert len(world.records("approval.outdated")) == 1
-        assert len(world.source.posts) == 1
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event()), 3)
+        environment.see(document(3, event(EventSource="Platform")), 5)
+        assert [record.data["reason"] for record in environment.records("approval.outdated")] == ["no-rule"]
+        assert environment.value("approvals_outdated_total") == 1
+        environment.see(document(4, event(EventSource="Platform", Description="more")), 5)
+        assert len(environment.records("approval.outdated")) == 1
+        assert len(environment.source.posts) == 1
 
 
 def test_a_decision_is_published_when_it_changes(tmp_path: Path) -> None:
     """Not for each poll, not for what is not Scheduled or already approved, but again when the verdict is another."""
     hold = tmp_path / "hold"
-    with World(tmp_path, policy(mode="dry-run", hold_file=str(hold))) as world:
-        world.see(document(2, event()), 5)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run", hold_file=str(hold))) as environment:
+        environment.see(document(2, event()), 5)
         hold.touch()
-        world.live(5)
+        environment.live(5)
         hold.unlink()
-        world.live(5)
-        assert world.reasons() == ["dry-run", "held", "dry-run"]
-        world.see(document(3, started(event())), 5)
-        assert len(world.reasons()) == 3
+        environment.live(5)
+        assert environment.reasons() == ["dry-run", "held", "dry-run"]
+        environment.see(document(3, started(event())), 5)
+        assert len(environment.reasons()) == 3
 
 
 def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
     """Over restarts and repetitions no two records have the same id."""
-    with World(tmp_path) as world:
+    with AgentEnvironment(tmp_path) as environment:
         number = 1
         for _ in range(5):
             for given in ([event()], [event(Description="b")], [started(event())], []):
                 number += 1
-                world.see(document(number, *given), 3)
-                world.restart()
-        found = [record.id for record in world.records()]
+                environment.see(document(number, *given), 3)
+                environment.restart()
+        found = [record.id for record in environment.records()]
         assert len(found) == len(set(found))
-        assert world.kinds().count("completed") + world.kinds().count("ended") == 5
+        assert environment.kinds().count("completed") + environment.kinds().count("ended") == 5
 
 
 @pytest.mark.parametrize("what", ["accepted", "started", "started and over"])
@@ -441,38 +442,40 @@ def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Pa
     theirs = [event(f"other-{number}", EventSource="Platform") for number in range(CLOSED_KEPT + 10)]
     shown: list[list[dict[str, Any]]] = [[event()]] if what == "accepted" else [[started(event())]]
     shown += [] if what == "started" else [theirs, [], []]
-    with World(tmp_path, policy("enforce" if what == "accepted" else "dry-run"), path=folder / "outbox.db") as world:
-        world.live(15)
+    with AgentEnvironment(
+        tmp_path, policy("enforce" if what == "accepted" else "dry-run"), path=folder / "outbox.db"
+    ) as environment:
+        environment.live(15)
         for number, items in enumerate(shown, start=2):
-            world.see(document(number, *items), 3)
-        sent = len(world.source.posts)
+            environment.see(document(number, *items), 3)
+        sent = len(environment.source.posts)
         assert sent == (what == "accepted")
         folder.rename(away)
         folder.write_text("no folder")
-        world.options = replace(world.options, policy=policy())
-        world.restart()
-        world.see(document(8, event()), 15)
+        environment.options = replace(environment.options, policy=policy())
+        environment.restart()
+        environment.see(document(8, event()), 15)
         folder.unlink()
         away.rename(folder)
-        world.live(30)
-        assert len(world.source.posts) == sent
+        environment.live(30)
+        assert len(environment.source.posts) == sent
         reason = Reason.ALREADY_APPROVED if what == "accepted" else Reason.NOT_SCHEDULED
-        assert [decision.reason for decision in world.agent.status.state.process.decisions.values()] == [reason]
+        assert [decision.reason for decision in environment.agent.status.state.process.decisions.values()] == [reason]
 
 
 def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:
     """What the file knew counts from when it can be read: nothing is sent before the third document."""
     folder, away = tmp_path / "state", tmp_path / "away"
-    with World(tmp_path, path=folder / "outbox.db") as world:
-        world.see(document(9), 3)
+    with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
+        environment.see(document(9), 3)
         folder.rename(away)
         folder.write_text("no folder")
-        world.restart()
-        world.see(document(2, event()), 15)
+        environment.restart()
+        environment.see(document(2, event()), 15)
         folder.unlink()
         away.rename(folder)
-        world.live(2)
-        assert world.source.posts == []
-        assert world.reasons()[-1] == "source-reset"
-        world.live(3)
-        assert len(world.source.posts) == 1
+        environment.live(2)
+        assert environment.source.posts == []
+        assert environment.reasons()[-1] == "source-reset"
+        environment.live(3)
+        assert len(environment.source.posts) == 1

@@ -17,7 +17,7 @@ from exporter.errors import Failure
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.timeline import observed_interruption
-from tests.support.agent_world import FREEZE, NAME, TIMEOUT, World, document, event, started
+from tests.support.agent_environment import FREEZE, NAME, TIMEOUT, AgentEnvironment, document, event, started
 from tests.support.status_reading import answered
 
 STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
@@ -25,39 +25,39 @@ MIGRATION = event(FREEZE, "Freeze", DurationInSeconds=9)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as world:
-        world.see(document(1))
-        yield world
+def environment(tmp_path: Path) -> Iterator[AgentEnvironment]:
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1))
+        yield environment
 
 
-def notice(world: World, seconds: float, kind: InterruptionKind = STALL) -> None:
+def notice(environment: AgentEnvironment, seconds: float, kind: InterruptionKind = STALL) -> None:
     """The observer noticed it just now."""
-    world.felt.append(Interruption(kind, seconds, world.clock.instant()))
+    environment.observed_interruptions.append(Interruption(kind, seconds, environment.clock.instant()))
 
 
-def starts(world: World) -> None:
-    world.see(document(2, MIGRATION), 60)
-    world.see(document(3, started(MIGRATION)), 3)
+def starts(environment: AgentEnvironment) -> None:
+    environment.see(document(2, MIGRATION), 60)
+    environment.see(document(3, started(MIGRATION)), 3)
 
 
-def told(world: World) -> list[dict[str, Any]]:
-    return [record.data["interruption"] for record in world.records("interruption.observed")]
+def recorded(environment: AgentEnvironment) -> list[dict[str, Any]]:
+    return [record.data["interruption"] for record in environment.records("interruption.observed")]
 
 
-def counted(world: World, kind: InterruptionKind, attributed: bool) -> tuple[float, float]:
+def counted(environment: AgentEnvironment, kind: InterruptionKind, attributed: bool) -> tuple[float, float]:
     labels = {"kind": kind.value, "attributed": "true" if attributed else "false"}
     name = "observed_interruption_seconds"
-    return world.value(f"{name}_count", **labels) or 0.0, world.value(f"{name}_sum", **labels) or 0.0
+    return environment.value(f"{name}_count", **labels) or 0.0, environment.value(f"{name}_sum", **labels) or 0.0
 
 
-def summary(world: World) -> dict[str, Any]:
-    (record,) = world.records("completed")
+def summary(environment: AgentEnvironment) -> dict[str, Any]:
+    (record,) = environment.records("completed")
     found: dict[str, Any] = record.data["summary"]
     return found
 
 
-def test_quiet_document_holds_no_own_event(world: World) -> None:
+def test_quiet_document_holds_no_own_event(environment: AgentEnvironment) -> None:
     """The observer wakes more rarely only then: not during an event of this VM, a failure, or without a name."""
     answers: list[bytes | Failure] = [
         document(2, event("neighbour", Resources=["other"])),
@@ -67,156 +67,156 @@ def test_quiet_document_holds_no_own_event(world: World) -> None:
     ]
     found = []
     for answer in answers:
-        world.see(answer, 2)
-        found.append(world.agent.status.may_hold_own_event)
-        assert replace(world.agent.status, vm=Vm()).may_hold_own_event
+        environment.see(answer, 2)
+        found.append(environment.agent.status.may_hold_own_event)
+        assert replace(environment.agent.status, vm=Vm()).may_hold_own_event
     assert found == [False, True, False, True]
 
 
-def test_sum_longest_and_announced_stand_side_by_side(world: World) -> None:
+def test_sum_longest_and_announced_stand_side_by_side(environment: AgentEnvironment) -> None:
     """Each record of an event's interruptions carries what it was, and what the event has cost so far."""
-    starts(world)
-    notice(world, 3.0)
-    world.live(1)
-    notice(world, 5.5, STEP)
-    world.live(1)
-    first, second = world.records("interruption.observed")
+    starts(environment)
+    notice(environment, 3.0)
+    environment.live(1)
+    notice(environment, 5.5, STEP)
+    environment.live(1)
+    first, second = environment.records("interruption.observed")
     assert (first.subject, second.subject) == (FREEZE, FREEZE)
     assert first.id != second.id
-    assert [(one["kind"], one["seconds"], one["attributed"]) for one in told(world)] == [
+    assert [(one["kind"], one["seconds"], one["attributed"]) for one in recorded(environment)] == [
         ("stall", 3.0, True),
         ("clock_step", 5.5, True),
     ]
-    last = told(world)[-1]
+    last = recorded(environment)[-1]
     assert (last["count"], last["total_seconds"], last["longest_seconds"]) == (2, 8.5, 5.5)
     assert last["announced_seconds"] == 9
-    assert counted(world, STALL, True) == (1, 3.0)
-    assert counted(world, STEP, True) == (1, 5.5)
-    assert counted(world, STEP, False) == (0, 0)
+    assert counted(environment, STALL, True) == (1, 3.0)
+    assert counted(environment, STEP, True) == (1, 5.5)
+    assert counted(environment, STEP, False) == (0, 0)
 
 
-def test_what_was_felt_before_the_end_is_in_the_summary(world: World) -> None:
+def test_what_was_felt_before_the_end_is_in_the_summary(environment: AgentEnvironment) -> None:
     """Noticed between the last document with the event and the first without: recorded before the closing record."""
-    starts(world)
-    notice(world, 4.2, STEP)
-    world.see(document(4))
-    kinds = world.kinds()
+    starts(environment)
+    notice(environment, 4.2, STEP)
+    environment.see(document(4))
+    kinds = environment.kinds()
     assert kinds.index("interruption.observed") < kinds.index("completed")
-    assert summary(world)["interruption_seconds"] == 4.2
-    assert summary(world)["interruption_longest_seconds"] == 4.2
+    assert summary(environment)["interruption_seconds"] == 4.2
+    assert summary(environment)["interruption_longest_seconds"] == 4.2
 
 
 @pytest.mark.parametrize("kind", list(InterruptionKind))
 def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_summary(
-    world: World, kind: InterruptionKind
+    environment: AgentEnvironment, kind: InterruptionKind
 ) -> None:
     """The observer is asked after the document was read and before the event is closed."""
-    starts(world)
-    world.ending.append((kind, 4.2))
-    world.see(document(4))
-    kinds = world.kinds()
+    starts(environment)
+    environment.ending.append((kind, 4.2))
+    environment.see(document(4))
+    kinds = environment.kinds()
     assert kinds.index("interruption.observed") < kinds.index("completed")
-    assert summary(world)["interruption_seconds"] == 4.2
+    assert summary(environment)["interruption_seconds"] == 4.2
 
 
-def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
+def test_what_comes_after_the_end_has_a_record_of_its_own(environment: AgentEnvironment) -> None:
     """A clock that is corrected some seconds after the event is gone: the totals are in the late record."""
-    starts(world)
-    notice(world, 3.0)
-    world.see(document(4), 20)
-    notice(world, 5.0, STEP)
-    world.live(2)
-    assert summary(world)["interruption_seconds"] == 3.0
-    late = world.records("interruption.observed")[-1]
+    starts(environment)
+    notice(environment, 3.0)
+    environment.see(document(4), 20)
+    notice(environment, 5.0, STEP)
+    environment.live(2)
+    assert summary(environment)["interruption_seconds"] == 3.0
+    late = environment.records("interruption.observed")[-1]
     assert late.subject == FREEZE
     assert (late.data["interruption"]["count"], late.data["interruption"]["total_seconds"]) == (2, 8.0)
-    (closed,) = world.agent.status.state.closed.values()
+    (closed,) = environment.agent.status.state.closed.values()
     assert closed.interruptions.total == 8.0
-    page = render_page(answered(world.agent.status, world.clock.instant())).decode().replace("\u00a0", " ")
+    page = render_page(answered(environment.agent.status, environment.clock.instant())).decode().replace("\u00a0", " ")
     assert "8 s in 2 pieces, the longest 5 s" in page
 
 
-def test_none_observed_is_not_zero(world: World) -> None:
+def test_none_observed_is_not_zero(environment: AgentEnvironment) -> None:
     """An event in which nothing was felt has a count of none, and no seconds."""
-    starts(world)
-    world.see(document(4))
-    found = summary(world)
+    starts(environment)
+    environment.see(document(4))
+    found = summary(environment)
     assert found["interruptions_observed"] == 0
     assert found["interruption_seconds"] is None
     assert found["interruption_longest_seconds"] is None
     assert observed_interruption(found).replace("\u00a0", " ") == "none observed (≥ 0.2 s)"
 
 
-def test_an_event_that_shows_only_in_the_next_document(world: World) -> None:
+def test_an_event_that_shows_only_in_the_next_document(environment: AgentEnvironment) -> None:
     """A freeze is over before we read that it started: the interruption waits for two polls."""
-    world.see(document(2, MIGRATION), 60)
-    notice(world, 5.0, STEP)
-    world.live(1)
-    assert told(world) == []
-    world.see(document(3, started(MIGRATION)))
-    (found,) = told(world)
+    environment.see(document(2, MIGRATION), 60)
+    notice(environment, 5.0, STEP)
+    environment.live(1)
+    assert recorded(environment) == []
+    environment.see(document(3, started(MIGRATION)))
+    (found,) = recorded(environment)
     assert found["attributed"] is True
 
 
-def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(world: World) -> None:
+def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(environment: AgentEnvironment) -> None:
     """A host that moves the VM does not answer either. The record does not wait for the document that shows the start;
     the event's closing record counts it."""
-    world.see(document(2, MIGRATION), 60)
-    world.source.answer = MetadataError("timeout", "no answer")
-    world.live(1)
-    notice(world, 5.0, STEP)
-    observed = world.clock.utc()
-    world.live(5)
-    (record,) = world.records("interruption.observed")
+    environment.see(document(2, MIGRATION), 60)
+    environment.source.answer = MetadataError("timeout", "no answer")
+    environment.live(1)
+    notice(environment, 5.0, STEP)
+    observed = environment.clock.utc()
+    environment.live(5)
+    (record,) = environment.records("interruption.observed")
     assert record.time == observed
     assert record.data["interruption"]["attributed"] is False
     assert record.data["message"].endswith("while the metadata service did not answer")
-    world.live(9)
-    world.see(document(3, started(MIGRATION)), 12)
-    world.see(document(4), 3)
-    assert (summary(world)["interruptions_observed"], summary(world)["interruption_seconds"]) == (1, 5.0)
-    assert len(told(world)) == 1
+    environment.live(9)
+    environment.see(document(3, started(MIGRATION)), 12)
+    environment.see(document(4), 3)
+    assert (summary(environment)["interruptions_observed"], summary(environment)["interruption_seconds"]) == (1, 5.0)
+    assert len(recorded(environment)) == 1
 
 
 @pytest.mark.parametrize("started_before", [True, False])
 def test_interruption_is_on_disk_within_its_patience_while_the_service_is_silent(
-    world: World, started_before: bool
+    environment: AgentEnvironment, started_before: bool
 ) -> None:
     """With failed polls too, under the time of observation; a killed process loses nothing of it."""
-    world.see(document(2, MIGRATION), 60)
+    environment.see(document(2, MIGRATION), 60)
     if started_before:
-        world.see(document(3, started(MIGRATION)), 5)
-    world.source.answer = MetadataError("timeout", "no answer")
-    world.live(20)
-    notice(world, 5.0, STEP)
-    observed = world.clock.utc()
-    world.live(interruption_patience(1.0) + 0.1)
-    world.restart(60)
-    world.live(20)
-    (record,) = world.records("interruption.observed")
+        environment.see(document(3, started(MIGRATION)), 5)
+    environment.source.answer = MetadataError("timeout", "no answer")
+    environment.live(20)
+    notice(environment, 5.0, STEP)
+    observed = environment.clock.utc()
+    environment.live(interruption_patience(1.0) + 0.1)
+    environment.restart(60)
+    environment.live(20)
+    (record,) = environment.records("interruption.observed")
     assert record.time == observed
     assert record.data["interruption"]["attributed"] is started_before
-    assert counted(world, STEP, started_before) == (0, 0)  # counted by the process before
+    assert counted(environment, STEP, started_before) == (0, 0)  # counted by the process before
 
 
-def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(world: World) -> None:
+def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(environment: AgentEnvironment) -> None:
     """The answer takes as long as the first one ever may; meanwhile outage and interruption are recorded."""
-    world.see(document(2, MIGRATION), 5)
-    world.see(document(3, started(MIGRATION)), 5)
+    environment.see(document(2, MIGRATION), 5)
+    environment.see(document(3, started(MIGRATION)), 5)
 
     def hang() -> None:
         for second in range(120):
-            world.clock.go(1.0)
+            environment.clock.go(1.0)
             if second == 40:
-                notice(world, 5.0, STEP)
-            world.agent.while_polling()
+                notice(environment, 5.0, STEP)
+            environment.agent.while_polling()
             if second == 43:
-                assert [found["attributed"] for found in told(world)] == [True]
+                assert [found["attributed"] for found in recorded(environment)] == [True]
         raise MetadataError("timeout", "no answer")
 
-    world.source.polling = hang
-    world.live(1)
-    assert len(told(world)) == 1
+    environment.source.polling = hang
+    environment.live(1)
+    assert len(recorded(environment)) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,88 +227,88 @@ def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(world: 
         (-3600.0, STEP, "The clock of this VM was set back by 3600.0 s while no event of this VM was Started"),
     ],
 )
-def test_of_no_event(world: World, seconds: float, kind: InterruptionKind, sentence: str) -> None:
+def test_of_no_event(environment: AgentEnvironment, seconds: float, kind: InterruptionKind, sentence: str) -> None:
     """With no event to blame it is said as what it was. A clock set back is a record, and no time in the histogram."""
-    notice(world, seconds, kind)
-    world.live(6)
-    (record,) = world.records("interruption.observed")
+    notice(environment, seconds, kind)
+    environment.live(6)
+    (record,) = environment.records("interruption.observed")
     assert (record.subject, record.data["message"], record.data["event"]) == (NAME, sentence, None)
-    (found,) = told(world)
+    (found,) = recorded(environment)
     assert (found["seconds"], found["attributed"]) == (seconds, False)
-    assert counted(world, kind, False) == ((1, seconds) if seconds > 0 else (0, 0))
-    assert counted(world, kind, True) == (0, 0)
+    assert counted(environment, kind, False) == ((1, seconds) if seconds > 0 else (0, 0))
+    assert counted(environment, kind, True) == (0, 0)
 
 
-def test_a_clock_set_back_during_an_event_is_not_that_events(world: World) -> None:
+def test_a_clock_set_back_during_an_event_is_not_that_events(environment: AgentEnvironment) -> None:
     """An administrator's or NTP's doing: the event's sum stays what it was."""
-    starts(world)
-    notice(world, -2.0, STEP)
-    world.live(1)
-    assert told(world)[0]["attributed"] is False
-    world.see(document(4))
-    assert summary(world)["interruptions_observed"] == 0
+    starts(environment)
+    notice(environment, -2.0, STEP)
+    environment.live(1)
+    assert recorded(environment)[0]["attributed"] is False
+    environment.see(document(4))
+    assert summary(environment)["interruptions_observed"] == 0
 
 
-def test_an_event_of_a_neighbour_does_not_interrupt_us(world: World) -> None:
+def test_an_event_of_a_neighbour_does_not_interrupt_us(environment: AgentEnvironment) -> None:
     """In a scale set the document names the others' events too."""
     theirs = event(FREEZE, "Freeze", "web-9", DurationInSeconds=9)
-    world.see(document(2, theirs), 10)
-    world.see(document(3, started(theirs)), 3)
-    notice(world, 5.0)
-    world.live(6)
-    (found,) = told(world)
+    environment.see(document(2, theirs), 10)
+    environment.see(document(3, started(theirs)), 3)
+    notice(environment, 5.0)
+    environment.live(6)
+    (found,) = recorded(environment)
     assert found["attributed"] is False
 
 
-def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(world: World) -> None:
+def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(environment: AgentEnvironment) -> None:
     """Stalls without end: every one is counted, twenty an hour are told, and an event's own are still told."""
     for _ in range(60):
-        notice(world, 0.3)
-        world.live(1)
-    world.live(5)
-    assert len(told(world)) == INTERRUPTION_RECORDS_AN_HOUR
-    assert counted(world, STALL, False)[0] == 60
-    starts(world)
-    notice(world, 5.0, STEP)
-    world.live(1)
-    assert told(world)[-1]["attributed"] is True
-    world.see(document(4), 3600)
-    notice(world, 0.4)
-    world.live(6)
-    assert told(world)[-1]["seconds"] == 0.4
+        notice(environment, 0.3)
+        environment.live(1)
+    environment.live(5)
+    assert len(recorded(environment)) == INTERRUPTION_RECORDS_AN_HOUR
+    assert counted(environment, STALL, False)[0] == 60
+    starts(environment)
+    notice(environment, 5.0, STEP)
+    environment.live(1)
+    assert recorded(environment)[-1]["attributed"] is True
+    environment.see(document(4), 3600)
+    notice(environment, 0.4)
+    environment.live(6)
+    assert recorded(environment)[-1]["seconds"] == 0.4
 
 
-def test_an_event_without_end_of_stalls_has_them_all_in_its_summary(world: World) -> None:
+def test_an_event_without_end_of_stalls_has_them_all_in_its_summary(environment: AgentEnvironment) -> None:
     """Twenty an hour are told while it goes on; the summary has the rest, and what comes after it is told again."""
-    starts(world)
+    starts(environment)
     for _ in range(60):
-        notice(world, 0.5)
-        world.live(1)
-    assert len(told(world)) == INTERRUPTION_RECORDS_AN_HOUR
-    world.see(document(4), 2)
-    found = summary(world)
+        notice(environment, 0.5)
+        environment.live(1)
+    assert len(recorded(environment)) == INTERRUPTION_RECORDS_AN_HOUR
+    environment.see(document(4), 2)
+    found = summary(environment)
     assert (found["interruptions_observed"], found["interruption_seconds"]) == (60, 30.0)
-    notice(world, 1.5)
-    world.live(1)
-    assert told(world)[-1]["total_seconds"] == 31.5
+    notice(environment, 1.5)
+    environment.live(1)
+    assert recorded(environment)[-1]["total_seconds"] == 31.5
 
 
-def test_stopping_tells_what_still_waits(world: World) -> None:
+def test_stopping_tells_what_still_waits(environment: AgentEnvironment) -> None:
     """An interruption that waits for its event when the agent stops is told as nobody's, before the last word."""
-    notice(world, 5.0)
-    world.live(1)
-    notice(world, 6.0)
-    world.agent.stop()
-    assert [one["seconds"] for one in told(world)] == [5.0, 6.0]
-    assert world.kinds()[-1] == "agent.stopped"
+    notice(environment, 5.0)
+    environment.live(1)
+    notice(environment, 6.0)
+    environment.agent.stop()
+    assert [one["seconds"] for one in recorded(environment)] == [5.0, 6.0]
+    assert environment.kinds()[-1] == "agent.stopped"
 
 
-def test_an_interruption_comes_back_from_its_bytes(world: World) -> None:
+def test_an_interruption_comes_back_from_its_bytes(environment: AgentEnvironment) -> None:
     """The record is JSON like all others."""
-    starts(world)
-    notice(world, 3.25)
-    world.live(1)
-    (record,) = world.records("interruption.observed")
+    starts(environment)
+    notice(environment, 3.25)
+    environment.live(1)
+    (record,) = environment.records("interruption.observed")
     assert Record.from_json(record.to_json()) == record
 
 
@@ -331,21 +331,21 @@ JUMPS = [
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_polling_goes_on_as_if_nothing_had_been(world: World, jump: Jump) -> None:
+def test_polling_goes_on_as_if_nothing_had_been(environment: AgentEnvironment, jump: Jump) -> None:
     """However the clocks moved: one poll as soon as one is due, none made up for, and the next a second later."""
-    world.live(5)
-    began = len(world.kept)
-    wait = world.agent.tick()
+    environment.live(5)
+    began = len(environment.kept)
+    wait = environment.agent.tick()
     assert 0 < wait <= 1.0
-    world.clock.mono += jump.mono
-    world.clock.wall += jump.wall
+    environment.clock.mono += jump.mono
+    environment.clock.wall += jump.wall
     polls = []
     for _ in range(6):
-        before = len(world.kept)
-        wait = world.agent.tick()
-        polls.append(len(world.kept) - before)
+        before = len(environment.kept)
+        wait = environment.agent.tick()
+        polls.append(len(environment.kept) - before)
         assert 0 <= wait <= 1.0
-        world.clock.go(max(wait, 0.01))
+        environment.clock.go(max(wait, 0.01))
     assert max(polls) == 1
-    assert len(world.kept) - began in {5, 6, 7}
+    assert len(environment.kept) - began in {5, 6, 7}
     assert wait == pytest.approx(1.0)

@@ -13,7 +13,7 @@ from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.timeline import record_lines
-from tests.support.agent_world import FREEZE, REBOOT, TIMEOUT, World, document, event, policy, started
+from tests.support.agent_environment import FREEZE, REBOOT, TIMEOUT, AgentEnvironment, document, event, policy, started
 from tests.support.status_reading import answered
 
 STEPS = pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 86_400.0])
@@ -21,12 +21,12 @@ STEPS = pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 
 DAY = 86_400.0
 
 
-def page_of(world: World) -> str:
-    return render_page(answered(world.agent.status, world.clock.instant())).decode().replace("\u00a0", " ")
+def page_of(environment: AgentEnvironment) -> str:
+    return render_page(answered(environment.agent.status, environment.clock.instant())).decode().replace("\u00a0", " ")
 
 
-def only(world: World, kind: str) -> Mapping[str, Any]:
-    (record,) = world.records(kind)
+def only(environment: AgentEnvironment, kind: str) -> Mapping[str, Any]:
+    (record,) = environment.records(kind)
     return record.data
 
 
@@ -52,58 +52,58 @@ def spans(found: Any, under: str = "") -> Mapping[str, float]:
 @STEPS
 def test_warming_lasts_five_minutes_whatever_the_clock_is_set_to(tmp_path: Path, step: float) -> None:
     """Five minutes after the first answer ever, by a clock that can't be set."""
-    with World(tmp_path) as world:
-        world.see(document(1), 60)
-        world.clock.wall += step
-        world.live(230)
-        assert world.value("source_warming") == 1
-        assert "Azure may still be enabling" in page_of(world)
-        world.live(20)
-        assert world.value("source_warming") == 0
-        assert "Nothing is planned" in page_of(world)
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1), 60)
+        environment.clock.wall += step
+        environment.live(230)
+        assert environment.value("source_warming") == 1
+        assert "Azure may still be enabling" in page_of(environment)
+        environment.live(20)
+        assert environment.value("source_warming") == 0
+        assert "Nothing is planned" in page_of(environment)
 
 
 @STEPS
 @pytest.mark.parametrize("answers", [True, False])
 def test_warming_after_a_restart_ends_five_minutes_later_at_most(tmp_path: Path, step: float, answers: bool) -> None:
     """Over a restart the wall clock may shorten it, and never makes it longer than five more minutes."""
-    with World(tmp_path) as world:
-        world.see(document(1), 120)
-        world.clock.wall += step
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1), 120)
+        environment.clock.wall += step
         if not answers:
-            world.source.answer = TIMEOUT
-        world.restart(60)
-        world.live(110)
-        assert world.value("source_warming") == (max(0.0, 180 + step) + 110 < 300)
-        world.live(200)
-        assert world.value("source_warming") == 0
+            environment.source.answer = TIMEOUT
+        environment.restart(60)
+        environment.live(110)
+        assert environment.value("source_warming") == (max(0.0, 180 + step) + 110 < 300)
+        environment.live(200)
+        assert environment.value("source_warming") == 0
 
 
 def test_a_number_that_starts_again_warms_for_five_minutes(tmp_path: Path) -> None:
     """The service may have been switched off and on: again five minutes, whatever was seen before."""
-    with World(tmp_path) as world:
-        world.see(document(7, event()), 5)
-        world.see(document(8), 400)
-        assert world.value("source_warming") == 0
-        world.see(document(1), 200)
-        assert world.value("source_warming") == 1
-        world.live(110)
-        assert world.value("source_warming") == 0
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(7, event()), 5)
+        environment.see(document(8), 400)
+        assert environment.value("source_warming") == 0
+        environment.see(document(1), 200)
+        assert environment.value("source_warming") == 1
+        environment.live(110)
+        assert environment.value("source_warming") == 0
 
 
 def test_an_event_ends_the_warming_at_once(tmp_path: Path) -> None:
     """Who delivers events is enabled: also a neighbour's event, also after it is gone, also over a restart."""
-    with World(tmp_path) as world:
-        world.see(document(1), 5)
-        assert world.value("source_warming") == 1
-        world.see(document(2, event(REBOOT, "Reboot", "web-2")), 2)
-        assert world.value("source_warming") == 0
-        world.see(document(3), 2)
-        assert world.value("source_warming") == 0
-        assert "Nothing is planned" in page_of(world)
-        world.restart(2)
-        world.live(2)
-        assert world.value("source_warming") == 0
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1), 5)
+        assert environment.value("source_warming") == 1
+        environment.see(document(2, event(REBOOT, "Reboot", "web-2")), 2)
+        assert environment.value("source_warming") == 0
+        environment.see(document(3), 2)
+        assert environment.value("source_warming") == 0
+        assert "Nothing is planned" in page_of(environment)
+        environment.restart(2)
+        environment.live(2)
+        assert environment.value("source_warming") == 0
 
 
 # -- outages
@@ -112,27 +112,27 @@ def test_an_event_ends_the_warming_at_once(tmp_path: Path) -> None:
 @STEPS
 def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
     """The process lived through it: forty seconds are forty, told once, whatever was done to the clock meanwhile."""
-    with World(tmp_path) as world:
-        world.see(document(1), 400)
-        world.see(TIMEOUT, 20)
-        world.clock.wall += step
-        world.live(20)
-        world.see(document(1), 3)
-        found = only(world, "source.recovered")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1), 400)
+        environment.see(TIMEOUT, 20)
+        environment.clock.wall += step
+        environment.live(20)
+        environment.see(document(1), 3)
+        found = only(environment, "source.recovered")
         assert found["gap_seconds"] == pytest.approx(40, abs=4)
-        (said,) = [record.data["message"] for record in world.records("source.unavailable")]
+        (said,) = [record.data["message"] for record in environment.records("source.unavailable")]
         assert said.startswith("No document from the metadata service for 1")
 
 
 def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> None:
     """No number is made up, and none is negative; the silence that was observed is known all the same."""
-    with World(tmp_path) as world:
-        world.see(TIMEOUT, 20)
-        world.clock.wall -= 3600
-        world.restart(5)
-        world.live(20)
-        world.see(document(1), 3)
-        found = only(world, "source.recovered")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(TIMEOUT, 20)
+        environment.clock.wall -= 3600
+        environment.restart(5)
+        environment.live(20)
+        environment.see(document(1), 3)
+        found = only(environment, "source.recovered")
         assert found["absent_seconds"] is None
         assert found["gap_seconds"] == pytest.approx(36, abs=5)
         assert found["message"].endswith(
@@ -143,14 +143,14 @@ def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> 
 @STEPS
 def test_silence_over_a_restart_is_measured_apart_from_the_absence(tmp_path: Path, step: float) -> None:
     """The silence by the clock that can't be set, from one failed poll to the next; the absence by the wall clock."""
-    with World(tmp_path) as world:
-        world.see(TIMEOUT, 20)
-        world.restart(100)
-        world.live(20)
-        world.clock.wall += step
-        world.live(20)
-        world.see(document(1), 3)
-        found = only(world, "source.recovered")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(TIMEOUT, 20)
+        environment.restart(100)
+        environment.live(20)
+        environment.clock.wall += step
+        environment.live(20)
+        environment.see(document(1), 3)
+        found = only(environment, "source.recovered")
         assert found["gap_seconds"] == pytest.approx(55, abs=5)
         assert found["absent_seconds"] == pytest.approx(105, abs=8)
 
@@ -159,58 +159,58 @@ def test_silence_over_a_restart_is_measured_apart_from_the_absence(tmp_path: Pat
 def test_an_outage_is_told_at_ten_seconds_sharp(tmp_path: Path, mono: float) -> None:
     """Also where the turn comes at that very moment, and where the machine has just been switched on: no turn is for
     nothing."""
-    with World(tmp_path) as world:
-        world.clock.mono = mono
-        world.start_again()
-        world.live(400)
-        world.source.answer = TIMEOUT
+    with AgentEnvironment(tmp_path) as environment:
+        environment.clock.mono = mono
+        environment.start_again()
+        environment.live(400)
+        environment.source.answer = TIMEOUT
         turns = 0
-        began = world.clock.mono
-        while world.clock.mono < began + 30 and turns < 1000:
-            world.clock.go(world.agent.tick())
+        began = environment.clock.mono
+        while environment.clock.mono < began + 30 and turns < 1000:
+            environment.clock.go(environment.agent.tick())
             turns += 1
         assert turns < 100
-        assert len(world.records("source.unavailable")) == 1
+        assert len(environment.records("source.unavailable")) == 1
 
 
 # -- the story of an event
 
 
-def whole_life(world: World, *steps: float) -> None:
+def whole_life(environment: AgentEnvironment, *steps: float) -> None:
     """Scheduled for 30 s, Started for 20 s, gone; the clock is set in each part."""
     first, second = steps
-    world.see(document(2, event()), 15)
-    world.clock.wall += first
-    world.live(15)
-    world.see(document(3, started(event())), 10)
-    world.clock.wall += second
-    world.live(10)
-    world.see(document(4), 3)
+    environment.see(document(2, event()), 15)
+    environment.clock.wall += first
+    environment.live(15)
+    environment.see(document(3, started(event())), 10)
+    environment.clock.wall += second
+    environment.live(10)
+    environment.see(document(4), 3)
 
 
 @STEPS
 def test_a_summary_tells_spans_as_they_were(tmp_path: Path, step: float) -> None:
     """Waiting and lasting are measured by the clock that can't be set, in the record, the timeline and the page."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        whole_life(world, step, step)
-        summary = only(world, "completed")["summary"]
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        whole_life(environment, step, step)
+        summary = only(environment, "completed")["summary"]
         assert summary["scheduled_duration_seconds"] == pytest.approx(30, abs=1.1)
         assert summary["started_duration_seconds"] == pytest.approx(20, abs=1.1)
         assert summary["gap_seconds"] < 5
-        told = "\n".join(record_lines(world.records("completed")[0]))
-        assert "-" not in told.split("started")[-1].split("after the first sight")[0].rpartition(",")[2]
-        assert "20 s" in page_of(world)
+        recorded = "\n".join(record_lines(environment.records("completed")[0]))
+        assert "-" not in recorded.split("started")[-1].split("after the first sight")[0].rpartition(",")[2]
+        assert "20 s" in page_of(environment)
 
 
 @STEPS
 def test_no_span_of_a_record_is_negative_or_made_up(tmp_path: Path, step: float) -> None:
     """A minute lived through by one process makes no span of an hour; notice is counted by Azure's clock and ours."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(TIMEOUT, 15)
-        whole_life(world, step, -step)
-        for record in world.records():
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(TIMEOUT, 15)
+        whole_life(environment, step, -step)
+        for record in environment.records():
             for name, value in spans(record.data).items():
                 assert value >= 0 or name.endswith("notice_seconds"), (record.kind, name)
                 assert value <= 900 or name.endswith("notice_seconds"), (record.kind, name)
@@ -219,34 +219,34 @@ def test_no_span_of_a_record_is_negative_or_made_up(tmp_path: Path, step: float)
 @pytest.mark.parametrize("step", [-3_600.0, -100.0])
 def test_over_a_restart_and_a_clock_set_back_spans_are_unknown(tmp_path: Path, step: float) -> None:
     """How long the agent was away nobody knows: null, in the record, and words for it elsewhere."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, event(EventSource="Platform")), 15)
-        world.see(document(3, started(event())), 10)
-        world.clock.wall += step
-        world.restart(5)
-        world.live(10)
-        assert "ago" not in page_of(world).split("EventId")[0].split("Approved by")[0].split("Started")[-1]
-        world.see(document(4), 3)
-        found = only(world, "completed")
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, event(EventSource="Platform")), 15)
+        environment.see(document(3, started(event())), 10)
+        environment.clock.wall += step
+        environment.restart(5)
+        environment.live(10)
+        assert "ago" not in page_of(environment).split("EventId")[0].split("Approved by")[0].split("Started")[-1]
+        environment.see(document(4), 3)
+        found = only(environment, "completed")
         assert found["summary"]["started_duration_seconds"] is None
         assert found["summary"]["gap_seconds"] is None
         assert found["summary"]["scheduled_duration_seconds"] == pytest.approx(15, abs=0.1)
-        told = "\n".join(record_lines(world.records("completed")[0]))
-        assert "not watched for a time that is not known" in told.replace("\n", " ")
-        assert "None" not in told
-        assert "None" not in page_of(world)
+        recorded = "\n".join(record_lines(environment.records("completed")[0]))
+        assert "not watched for a time that is not known" in recorded.replace("\n", " ")
+        assert "None" not in recorded
+        assert "None" not in page_of(environment)
 
 
 def test_over_a_restart_the_wall_clock_is_good_enough_for_a_summary(tmp_path: Path) -> None:
     """What both processes saw is told, with the gap beside it."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, started(event())), 10)
-        world.restart(100)
-        world.live(10)
-        world.see(document(3), 3)
-        summary = only(world, "completed")["summary"]
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, started(event())), 10)
+        environment.restart(100)
+        environment.live(10)
+        environment.see(document(3), 3)
+        summary = only(environment, "completed")["summary"]
         assert summary["started_duration_seconds"] == pytest.approx(120, abs=2)
         assert summary["gaps"] == 1
         assert summary["gap_seconds"] == pytest.approx(100, abs=6)
@@ -255,17 +255,19 @@ def test_over_a_restart_the_wall_clock_is_good_enough_for_a_summary(tmp_path: Pa
 # -- histograms
 
 
-def counted(world: World, name: str, kind: str = "Reboot") -> tuple[float, float]:
-    return world.value(f"{name}_count", event_type=kind) or 0.0, world.value(f"{name}_sum", event_type=kind) or 0.0
+def counted(environment: AgentEnvironment, name: str, kind: str = "Reboot") -> tuple[float, float]:
+    return environment.value(f"{name}_count", event_type=kind) or 0.0, environment.value(
+        f"{name}_sum", event_type=kind
+    ) or 0.0
 
 
 def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
     """Started seen to gone, in seconds."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, started(event())), 10)
-        world.see(document(3), 3)
-        count, total = counted(world, "started_duration_seconds")
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, started(event())), 10)
+        environment.see(document(3), 3)
+        count, total = counted(environment, "started_duration_seconds")
         assert count == 1
         assert total == pytest.approx(10, abs=0.1)
 
@@ -273,43 +275,43 @@ def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_a_gap_before_the_start_is_no_matter(tmp_path: Path, before: bool) -> None:
     """Only what lies between Started seen and gone counts."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, event()), 5)
-        world.see(TIMEOUT, 30 if before else 0.5)
-        world.see(document(3, started(event())), 10)
-        world.see(TIMEOUT, 0.5 if before else 30)
-        world.see(document(4), 3)
-        assert counted(world, "started_duration_seconds")[0] == (1 if before else 0)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, event()), 5)
+        environment.see(TIMEOUT, 30 if before else 0.5)
+        environment.see(document(3, started(event())), 10)
+        environment.see(TIMEOUT, 0.5 if before else 30)
+        environment.see(document(4), 3)
+        assert counted(environment, "started_duration_seconds")[0] == (1 if before else 0)
 
 
 @pytest.mark.parametrize("away", [1.0, 3 * DAY])
 @pytest.mark.parametrize("gone", [True, False])
 def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: bool) -> None:
     """A restart while it was Started: how long it was so is not known well enough for a histogram."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, started(event())), 10)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, started(event())), 10)
         if gone:
-            world.source.answer = document(3)
-        world.restart(away)
-        world.live(5)
-        world.see(document(3), 3)
-        assert len(world.records("completed")) == 1
-        assert counted(world, "started_duration_seconds") == (0, 0)
+            environment.source.answer = document(3)
+        environment.restart(away)
+        environment.live(5)
+        environment.see(document(3), 3)
+        assert len(environment.records("completed")) == 1
+        assert counted(environment, "started_duration_seconds") == (0, 0)
 
 
 @STEPS
 def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: Path, step: float) -> None:
     """After a gap or a restart it may have been there for longer; a clock that was set is a gap."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.clock.wall += step
-        world.see(document(2, event()), 5)
-        (record,) = world.records("scheduled")
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.clock.wall += step
+        environment.see(document(2, event()), 5)
+        (record,) = environment.records("scheduled")
         unbroken = record.data["seen_before"] == "unbroken"
         assert unbroken == (step == 0)
-        assert counted(world, "notice_seconds")[0] == unbroken
+        assert counted(environment, "notice_seconds")[0] == unbroken
 
 
 # -- words and freshness
@@ -318,12 +320,12 @@ def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: P
 @STEPS
 def test_the_page_says_for_how_long(tmp_path: Path, step: float) -> None:
     """ "On for" and "ago" are measured by the clock that can't be set, and nothing that was is said to come."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, started(event())), 10)
-        world.clock.wall += step
-        world.live(10)
-        page = page_of(world)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
+        environment.see(document(2, started(event())), 10)
+        environment.clock.wall += step
+        environment.live(10)
+        page = page_of(environment)
         assert "Reboot started 20 s ago" in page or "Reboot started 19 s ago" in page
         for name in ("Started", "Last good document", "Agent started", "First seen"):
             said = page.split(f"<dt>{name}</dt>")[1].split("</dd>")[0]
@@ -335,16 +337,16 @@ def test_the_page_says_for_how_long(tmp_path: Path, step: float) -> None:
 @STEPS
 def test_the_age_of_what_is_shown_is_its_age(tmp_path: Path, step: float) -> None:
     """With a source that fails: fresh for 30 s and old after that, on the page and for /-/ready."""
-    with World(tmp_path) as world:
-        world.see(document(1), 400)
-        world.see(TIMEOUT, 10)
-        world.clock.wall += step
-        world.live(10)
-        assert world.agent.status.fresh(world.clock.instant())
-        assert "Nothing is planned" in page_of(world)
-        world.live(15)
-        assert not world.agent.status.fresh(world.clock.instant())
-        page = page_of(world)
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(1), 400)
+        environment.see(TIMEOUT, 10)
+        environment.clock.wall += step
+        environment.live(10)
+        assert environment.agent.status.fresh(environment.clock.instant())
+        assert "Nothing is planned" in page_of(environment)
+        environment.live(15)
+        assert not environment.agent.status.fresh(environment.clock.instant())
+        page = page_of(environment)
         assert "Not known at the moment" in page
         assert "what was known 3" in page
         failing = page.split("<dt>Failing since</dt>")[1].split("</dd>")[0]
@@ -358,17 +360,19 @@ def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
     tmp_path: Path, step: float, kind: InterruptionKind
 ) -> None:
     """While an event is Started, and a clock step for half a minute after it."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(1), 5)
         freeze = event(FREEZE, "Freeze")
-        world.see(document(2, started(freeze)), 20)
-        world.clock.wall += step
+        environment.see(document(2, started(freeze)), 20)
+        environment.clock.wall += step
         for number, wait in ((2, 5.0), (3, 20.0), (3, 60.0)):
-            world.see(document(number, *([started(freeze)] if number == 2 else [])), wait)
-            world.felt.append(Interruption(kind, 2.0, world.clock.instant()))
-            world.live(5)
-        told = [record.data["interruption"]["attributed"] for record in world.records("interruption.observed")]
-        assert told == [True, kind is InterruptionKind.CLOCK_STEP, False]
+            environment.see(document(number, *([started(freeze)] if number == 2 else [])), wait)
+            environment.observed_interruptions.append(Interruption(kind, 2.0, environment.clock.instant()))
+            environment.live(5)
+        recorded = [
+            record.data["interruption"]["attributed"] for record in environment.records("interruption.observed")
+        ]
+        assert recorded == [True, kind is InterruptionKind.CLOCK_STEP, False]
 
 
 # -- how soon it looks again
@@ -384,12 +388,12 @@ def test_after_bad_answers_the_next_poll_comes_within_two_seconds(
     tmp_path: Path, bad: bytes | MetadataError, poll_interval: float
 ) -> None:
     """However many there were: a Spot eviction has thirty seconds of notice."""
-    with World(tmp_path, poll_interval=poll_interval) as world:
-        world.live(poll_interval + 1)
-        world.see(bad, poll_interval)
-        before = world.value("polls_total") or 0.0
-        world.live(60)
-        assert 30 <= (world.value("polls_total") or 0.0) - before <= 61
+    with AgentEnvironment(tmp_path, poll_interval=poll_interval) as environment:
+        environment.live(poll_interval + 1)
+        environment.see(bad, poll_interval)
+        before = environment.value("polls_total") or 0.0
+        environment.live(60)
+        assert 30 <= (environment.value("polls_total") or 0.0) - before <= 61
 
 
 @pytest.mark.parametrize(
@@ -402,11 +406,11 @@ def test_after_bad_answers_the_next_poll_comes_within_two_seconds(
 )
 def test_what_asks_to_be_left_alone_is(tmp_path: Path, bad: MetadataError, least: float, most: float) -> None:
     """A refusal waits for a person, and `Retry-After` is obeyed."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.see(bad, 2)
-        before = world.value("polls_total")
-        world.live(least - 2)
-        assert world.value("polls_total") == before
-        world.live(most - least + 1)
-        assert world.value("polls_total") != before
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.see(bad, 2)
+        before = environment.value("polls_total")
+        environment.live(least - 2)
+        assert environment.value("polls_total") == before
+        environment.live(most - least + 1)
+        assert environment.value("polls_total") != before

@@ -18,7 +18,7 @@ from exporter.agent.suspects import CERTAIN
 from exporter.core.records import Record
 from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
-from tests.support.delivery_world import Line, in_order, stories
+from tests.support.delivery_environment import Line, in_order, scenarios
 from tests.support.eventhubs_target import a_record
 from tests.support.outbox_content import a_record as large_record
 
@@ -78,7 +78,7 @@ def test_backoff(failures: int, failure: Retryable, jitter: float, seconds: floa
 
 def test_in_order_in_batches(tmp_path: Path) -> None:
     """Each event's records arrive in their order, in batches of one event, each exactly once."""
-    wanted = stories(events=3, each=30)
+    wanted = scenarios(events=3, each=30)
     with Line(tmp_path, Backend()) as line:
         line.put(*wanted)
         line.go()
@@ -179,7 +179,7 @@ def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
         line.put(a_record(1))
         with pytest.raises(ZeroDivisionError) as caught:
             line.delivery.tick()
-        assert line.delivery.retry_after_mistake(caught.value) == 60
+        assert line.delivery.retry_after_internal_error(caught.value) == 60
         assert line.turn() == 60
         line.go()
         assert backend.taken == [a_record(1).id]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from exporter.core.records import Record
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.outbox import queue as outbox_queue
-from tests.support.delivery_world import Line, in_order
+from tests.support.delivery_environment import Line, in_order
 from tests.support.effort import MEMORY, examples
 from tests.support.eventhubs_target import a_record
 from tests.support.outbox_content import STATE, opened

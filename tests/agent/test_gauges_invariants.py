@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from exporter.core.records import Record, VmIdentity
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import DESTINATIONS, NAME, VM, World, document, event, policy, started
+from tests.support.agent_environment import DESTINATIONS, NAME, VM, AgentEnvironment, document, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
+from tests.support.gauges_environment import EVENTS, TIMES, Watched, families
 from tests.support.gauges_reading import Series, Sheet, key_of, put
-from tests.support.gauges_world import EVENTS, TIMES, Watched, families
 
 ONCE: Final = ("event_decision", "event_started_by")
 OUTBOX: Final = ("outbox_records", "outbox_oldest_record_timestamp_seconds", "destination_records_parked")
-BEAT: Final = 60.0
+INTERVAL: Final = 60.0
 """Seconds by which the time of the last good document may lag on disk."""
 
 
@@ -31,17 +31,19 @@ class Shown:
 
     def __init__(self, folder: Path) -> None:
         self.disk, self.away = folder / "disk", folder / "away"
-        self.world = World(folder, policy(coordination="any"), path=self.disk / "outbox.db", source=Watched)
-        assert isinstance(self.world.source, Watched)
-        self.source = self.world.source
+        self.environment = AgentEnvironment(
+            folder, policy(coordination="any"), path=self.disk / "outbox.db", source=Watched
+        )
+        assert isinstance(self.environment.source, Watched)
+        self.source = self.environment.source
         self.source.sheet = self.sheet = Sheet(TIMES)
-        self.source.world = self.world
+        self.source.environment = self.environment
         self.items: list[Any] = []
 
     @property
     def vm_name(self) -> str:
         """The VM's own name as the agent knows it now."""
-        return self.world.who.vm.name
+        return self.environment.identity.vm.name
 
     # -- what happens
 
@@ -81,19 +83,19 @@ class Shown:
 
     def knows_itself(self, known: bool) -> None:
         """The VM's own name is known, or is not."""
-        self.world.who = VmIdentity(VM) if known else VmIdentity()
+        self.environment.identity = VmIdentity(VM) if known else VmIdentity()
 
     def clock_is_set(self, seconds: float) -> None:
         """Somebody sets the wall clock."""
-        self.world.clock.wall += seconds
+        self.environment.clock.wall += seconds
 
-    def nobody_looks(self, seconds: float) -> None:
+    def polling_pauses(self, seconds: float) -> None:
         """No poll for so long."""
-        self.world.clock.go(seconds)
+        self.environment.clock.go(seconds)
 
     def freezes(self, seconds: float) -> None:
         """The monotonic clock stands still, the wall clock is set right."""
-        self.world.clock.wall += seconds
+        self.environment.clock.wall += seconds
 
     def disk_is(self, there: bool) -> None:
         """The folder of the outbox is there, or is gone."""
@@ -108,29 +110,29 @@ class Shown:
 
     def restarts(self, seconds: float) -> None:
         """At once after its last turn, on a disk that took it: all that it knew is there."""
-        if self.disk.is_dir() and self.world.writable:
+        if self.disk.is_dir() and self.environment.writable:
             self.sheet.restarts()
-            self.world.restart(seconds)
-            self.sheet.begins(self.world.clock.wall, self.world.clock.mono)
+            self.environment.restart(seconds)
+            self.sheet.begins(self.environment.clock.wall, self.environment.clock.mono)
             self.agrees()
 
     def is_delivered(self, name: str, parked: bool) -> None:
         """The oldest record of a destination is sent, or parked."""
-        for queued in self.world.outbox.next(name, 1):
+        for queued in self.environment.outbox.next(name, 1):
             if parked:
-                self.world.outbox.park(name, queued.seq, "never this one")
+                self.environment.outbox.park(name, queued.seq, "never this one")
             else:
-                self.world.outbox.delivered(name, [queued.seq])
+                self.environment.outbox.delivered(name, [queued.seq])
 
     # -- the look
 
     def lives(self, seconds: float) -> None:
         """Turns once and looks, or for so long and looks again."""
-        self.world.agent.tick()
+        self.environment.agent.tick()
         self.agrees()
-        self.world.clock.go(0.5)
+        self.environment.clock.go(0.5)
         if seconds:
-            self.world.live(seconds)
+            self.environment.live(seconds)
             self.agrees()
 
     def agrees(self) -> None:
@@ -138,15 +140,15 @@ class Shown:
         series = self.scrape()
         shown = {dict(labels)["event_id"] for name, labels in series if name == "event_info"}
         self.sheet.fair(self.vm_name, shown)
-        expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
+        expected = self.sheet.says(self.vm_name, self.environment.clock.mono, shown)
         assert {key: value for key, value in series.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
-        self.tells_of_each_once(series, shown)
-        self.tells_its_age(series)
+        self.records_each_once(series, shown)
+        self.reports_its_age(series)
         if self.disk.is_dir():
             waits = {key: value for key, value in series.items() if key[0] in OUTBOX}
             assert waits == pytest.approx(self.queues(), abs=1e-3)
 
-    def tells_of_each_once(self, series: Series, shown: set[str]) -> None:
+    def records_each_once(self, series: Series, shown: set[str]) -> None:
         """One decision of each event since this process read a document, and who let it start of each that is on."""
         for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
             ids = [dict(labels)["event_id"] for family, labels in series if family == name]
@@ -155,9 +157,9 @@ class Shown:
 
     def scrape(self) -> Series:
         """What a scraper reads, of the families that are compared."""
-        return families(self.world.sink, (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
+        return families(self.environment.sink, (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
 
-    def tells_its_age(self, series: Series) -> None:
+    def reports_its_age(self, series: Series) -> None:
         """When the document was read that all this is from; never later than it was."""
         shown = series.get(("last_successful_poll_timestamp_seconds", ()))
         good = self.sheet.last_good
@@ -165,7 +167,7 @@ class Shown:
             assert shown is None or good is not None
         else:
             assert shown is not None
-            assert good - BEAT - 1 <= shown <= good + 1e-3
+            assert good - INTERVAL - 1 <= shown <= good + 1e-3
 
     def queues(self) -> Series:
         """What the outbox holds, read from its file."""
@@ -231,30 +233,30 @@ HAPPENINGS: Final = st.one_of(
     happening("knows_itself", st.booleans()),
     happening("clock_is_set", st.sampled_from([-3600.0, -2.0, 2.0, 3600.0])),
     happening("freezes", st.sampled_from([1.0, 9.0])),
-    happening("nobody_looks", st.sampled_from([6.0, 400.0])),
+    happening("polling_pauses", st.sampled_from([6.0, 400.0])),
     happening("disk_is", st.booleans()),
     happening("restarts", st.sampled_from([0.25, 30.0, 4000.0])),
     happening("is_delivered", st.sampled_from(DESTINATIONS), st.booleans()),
 )
-STORIES: Final = st.lists(
+SCENARIOS: Final = st.lists(
     st.tuples(HAPPENINGS, st.sampled_from([0.0, 0.0, 1.0, 12.0])), min_size=12, max_size=40 if LONG else 24
 )
 
 
 @settings(max_examples=examples(20))
-@given(STORIES)
+@given(SCENARIOS)
 def test_the_gauges_say_what_the_last_good_document_says(
-    story: list[tuple[tuple[str, tuple[Any, ...]], float]],
+    scenario: list[tuple[tuple[str, tuple[Any, ...]], float]],
 ) -> None:
     """After every step, failed polls, restarts and full crowds included: those series, those values, and no others."""
-    Tried.example(steps=len(story))
+    Tried.example(steps=len(scenario))
     with tempfile.TemporaryDirectory(prefix="azse-gauges-", dir=MEMORY) as folder:
         shown = Shown(Path(folder))
         shown.shows([], 0)
         try:
             shown.agrees()
-            for (name, arguments), seconds in story:
+            for (name, arguments), seconds in scenario:
                 getattr(shown, name)(*arguments)
                 shown.lives(seconds)
         finally:
-            shown.world.outbox.close()
+            shown.environment.outbox.close()

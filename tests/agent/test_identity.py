@@ -42,8 +42,8 @@ def asking(url: str, *tags: str, **more: str) -> tuple[Identity, MetadataClient,
 )
 def test_identity_of(configured: str, azure: Vm | None, name: str, conflict: bool) -> None:
     """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
-    who = identity_of(configured, "", azure)
-    assert (who.vm.name, who.conflict) == (name, conflict)
+    known = identity_of(configured, "", azure)
+    assert (known.vm.name, known.conflict) == (name, conflict)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_only_what_is_asked_for_is_kept() -> None:
     with MetadataService(with_tags(owner="web"), speed=0.001) as service:
         identity, client, lines = asking(service.url, "owner", vm_name="other", node="node-1")
         identity.refresh()
-        who = identity.current()
-        assert who.vm.tags == (("owner", "web"),)
-        assert NOISE not in f"{who} {lines()}"
-        assert (who.conflict, who.vm.node) == (True, "node-1")
+        known = identity.current()
+        assert known.vm.tags == (("owner", "web"),)
+        assert NOISE not in f"{known} {lines()}"
+        assert (known.conflict, known.vm.node) == (True, "node-1")
         assert "event=identity.conflict" in lines()
         client.close()
 

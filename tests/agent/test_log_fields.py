@@ -14,7 +14,7 @@ from exporter.agent.log_fields import about, fields_of
 from exporter.choices import LogFormat
 from exporter.core.records import Record
 from exporter.log.log import Log
-from tests.support.agent_world import NAME, World, document, event
+from tests.support.agent_environment import NAME, AgentEnvironment, document, event
 from tests.support.log_reading import logged
 
 ABOUT = rf" event_type=Reboot vm={re.escape(NAME)} not_before=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z "
@@ -27,28 +27,28 @@ def a_record(**data: object) -> Record:
 
 def test_each_line_about_an_event_has_the_fields(tmp_path: Path) -> None:
     """Of every record from its announcement on; a line about the VM alone has none."""
-    with World(tmp_path) as world:
-        world.see(document(2, event()))
-        world.see(document(3))
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event()))
+        environment.see(document(3))
         for name in ("scheduled", "approval.decided", "approval.accepted"):
-            lines = world.said(name)
+            lines = environment.said(name)
             assert lines
             assert all(re.search(ABOUT, line) for line in lines), lines
-        assert "event_type=" not in world.said("agent.started")[0]
+        assert "event_type=" not in environment.said("agent.started")[0]
 
 
 def test_an_approval_that_was_put_off_says_of_what(tmp_path: Path) -> None:
     """The id alone would have to be looked up in other lines."""
-    with World(tmp_path) as world:
-        world.source.answer = document(2, event())
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.answer = document(2, event())
 
         def six_seconds() -> None:
-            world.clock.wall += 6
-            world.clock.mono += 6
+            environment.clock.wall += 6
+            environment.clock.mono += 6
 
-        world.outbox.takes = six_seconds
-        world.agent.tick()
-        (line,) = world.said("approval.postponed")
+        environment.outbox.takes = six_seconds
+        environment.agent.tick()
+        (line,) = environment.said("approval.postponed")
         assert re.search(ABOUT, f"{line} "), line
 
 

@@ -13,9 +13,9 @@ import pytest
 from exporter.core.policy import Reason
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import (
+from tests.support.agent_environment import (
     DESTINATIONS,
     FREEZE,
     NAME,
@@ -23,8 +23,8 @@ from tests.support.agent_world import (
     REBOOT,
     TIMEOUT,
     VM,
+    AgentEnvironment,
     Source,
-    World,
     document,
     event,
     policy,
@@ -36,54 +36,54 @@ from tests.support.agent_world import (
 
 def test_the_age_of_what_an_earlier_process_read_is_visible(tmp_path: Path) -> None:
     """Gauges that come from the disk say how old they are, once the first poll of this process has failed."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(2, event()), 3)
-        last = world.value("last_successful_poll_timestamp_seconds")
-        world.source.answer = TIMEOUT
-        world.restart(3600)
-        assert world.value("last_successful_poll_timestamp_seconds") is None
-        world.live(3)
-        assert world.value("up") == 0
-        assert world.value("events", event_type="Reboot", event_status="Scheduled") == 1
-        assert world.value("last_successful_poll_timestamp_seconds") == pytest.approx(last, abs=5)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(2, event()), 3)
+        last = environment.value("last_successful_poll_timestamp_seconds")
+        environment.source.answer = TIMEOUT
+        environment.restart(3600)
+        assert environment.value("last_successful_poll_timestamp_seconds") is None
+        environment.live(3)
+        assert environment.value("up") == 0
+        assert environment.value("events", event_type="Reboot", event_status="Scheduled") == 1
+        assert environment.value("last_successful_poll_timestamp_seconds") == pytest.approx(last, abs=5)
 
 
 def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
     """It is told when it is 10 s old, once, also over a restart; its end is told with its length."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.see(TIMEOUT, 9)
-        assert world.records("source.unavailable") == []
-        world.live(3)
-        (told,) = world.records("source.unavailable")
-        assert told.time - datetime.fromisoformat(told.data["since"]) < timedelta(seconds=10.1)
-        world.live(100)
-        world.restart(10)
-        world.live(50)
-        world.see(document(1), 12)
-        (recovered,) = world.records("source.recovered")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.see(TIMEOUT, 9)
+        assert environment.records("source.unavailable") == []
+        environment.live(3)
+        (recorded,) = environment.records("source.unavailable")
+        assert recorded.time - datetime.fromisoformat(recorded.data["since"]) < timedelta(seconds=10.1)
+        environment.live(100)
+        environment.restart(10)
+        environment.live(50)
+        environment.see(document(1), 12)
+        (recovered,) = environment.records("source.recovered")
         assert recovered.data["gap_seconds"] == pytest.approx(159, abs=5)
         assert recovered.data["absent_seconds"] == pytest.approx(11, abs=3)
-        assert len(world.records("source.unavailable")) == 1
-        assert world.value("up") == 1
+        assert len(environment.records("source.unavailable")) == 1
+        assert environment.value("up") == 1
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_time_of_a_poll_that_hangs_and_fails_is_time_without_the_source(tmp_path: Path, restarts: bool) -> None:
     """The first poll of the outage takes 30 s, in this process or again in the next one: the source was asked that
     long, each time."""
-    with World(tmp_path) as world:
-        world.live(3)
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
         for process in range(1 + restarts):
             if process:
-                world.restart(100)
-            world.source.polling = lambda: world.clock.go(30)
-            world.see(TIMEOUT, 30)
-            world.source.polling = lambda: None
-        world.see(document(1), 4)
-        (unavailable,) = world.records("source.unavailable")
+                environment.restart(100)
+            environment.source.polling = lambda: environment.clock.go(30)
+            environment.see(TIMEOUT, 30)
+            environment.source.polling = lambda: None
+        environment.see(document(1), 4)
+        (unavailable,) = environment.records("source.unavailable")
         assert "for 30 s" in unavailable.data["message"]
-        (recovered,) = world.records("source.recovered")
+        (recovered,) = environment.records("source.recovered")
         assert recovered.data["gap_seconds"] == 30 * (1 + restarts)
         assert f"failed for {30 * (1 + restarts)} s" in recovered.data["message"]
         assert recovered.data["absent_seconds"] == pytest.approx(100 * restarts, abs=3)
@@ -92,13 +92,13 @@ def test_time_of_a_poll_that_hangs_and_fails_is_time_without_the_source(tmp_path
 
 def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
     """After a 403 nothing is asked for 30 s. The record says that there was no document, not that polls failed."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.see(MetadataError("forbidden", "HTTP 403"), 2)
-        world.see(document(1), 40)
-        (unavailable,) = world.records("source.unavailable")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.see(MetadataError("forbidden", "HTTP 403"), 2)
+        environment.see(document(1), 40)
+        (unavailable,) = environment.records("source.unavailable")
         assert unavailable.data["message"] == "No document from the metadata service for 10 s: forbidden"
-        (recovered,) = world.records("source.recovered")
+        (recovered,) = environment.records("source.recovered")
         assert recovered.data["message"].endswith("its polls failed for less than a second")
         assert recovered.data["gap_seconds"] == 0
 
@@ -106,45 +106,45 @@ def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [TIMEOUT, b"<html>"], ids=["no answer", "no document"])
 def test_after_a_bad_answer_the_next_poll_comes_soon(tmp_path: Path, bad: bytes | MetadataError) -> None:
     """Within 2 s, also where polls are a minute apart: an end of the outage is not waited for so long."""
-    with World(tmp_path, poll_interval=60.0) as world:
-        world.live(61)
-        world.see(bad, 60)
-        before = world.value("polls_total") or 0.0
-        world.live(31)
-        assert (world.value("polls_total") or 0.0) - before >= 15
+    with AgentEnvironment(tmp_path, poll_interval=60.0) as environment:
+        environment.live(61)
+        environment.see(bad, 60)
+        before = environment.value("polls_total") or 0.0
+        environment.live(31)
+        assert (environment.value("polls_total") or 0.0) - before >= 15
 
 
 def test_a_short_outage_is_not_told(tmp_path: Path) -> None:
     """Nine seconds without an answer make no record, and `up` is honest meanwhile."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.see(MetadataError("throttled", retry_after=1.0), 6)
-        assert world.value("up") == 0
-        world.see(document(1), 12)
-        assert world.kinds() == ["agent.started"]
-        assert world.value("up") == 1
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.see(MetadataError("throttled", retry_after=1.0), 6)
+        assert environment.value("up") == 0
+        environment.see(document(1), 12)
+        assert environment.kinds() == ["agent.started"]
+        assert environment.value("up") == 1
 
 
 def test_a_wrong_document_is_told_once_in_a_row(tmp_path: Path) -> None:
     """`document.rejected` once for a streak, again for the next one; the last known truth stands."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(2, event()), 3)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(2, event()), 3)
         for body in (b"<html>", b""):
-            world.see(body, 9)
-            assert world.value("document_events") == 1
-            assert world.value("up") == 0
-            world.see(document(2, event()), 12)
-        assert len(world.records("document.rejected")) == 2
-        assert world.records("ended", "canceled", "completed") == []
+            environment.see(body, 9)
+            assert environment.value("document_events") == 1
+            assert environment.value("up") == 0
+            environment.see(document(2, event()), 12)
+        assert len(environment.records("document.rejected")) == 2
+        assert environment.records("ended", "canceled", "completed") == []
 
 
 def test_gone_while_nobody_looked(tmp_path: Path) -> None:
     """An event that is gone after an outage has `ended`: not canceled, since what happened was not seen."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(2, event()), 3)
-        world.see(TIMEOUT, 60)
-        world.see(document(3), 12)
-        (ended,) = world.records("ended")
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(2, event()), 3)
+        environment.see(TIMEOUT, 60)
+        environment.see(document(3), 12)
+        (ended,) = environment.records("ended")
         assert "gap" in ended.data["unseen"]
 
 
@@ -153,13 +153,13 @@ def test_gone_while_nobody_looked(tmp_path: Path) -> None:
 
 def test_the_beginning_and_the_end(tmp_path: Path) -> None:
     """The first record of a process says that it started, the last that it stopped, and a new boot is evidence."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.agent.stop()
-        world.restart(30, boot_id="boot-2")
-        world.live(3)
-        assert world.kinds() == ["agent.started", "agent.stopped", "agent.started"]
-        assert world.records("agent.started")[1].data["rebooted"] is True
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.agent.stop()
+        environment.restart(30, boot_id="boot-2")
+        environment.live(3)
+        assert environment.kinds() == ["agent.started", "agent.stopped", "agent.started"]
+        assert environment.records("agent.started")[1].data["rebooted"] is True
 
 
 def test_an_outage_that_grows_old_while_its_last_poll_is_under_way_is_told(tmp_path: Path) -> None:
@@ -169,77 +169,82 @@ def test_an_outage_that_grows_old_while_its_last_poll_is_under_way_is_told(tmp_p
         __slots__ = ()
         on_the_way = 0.0
 
-        def fetch(self) -> Answer:
+        def fetch(self) -> MetadataResponse:
             self.clock.go(Slow.on_the_way)
             return super().fetch()
 
-    with World(tmp_path, source=Slow) as world:
-        world.live(3)
-        world.see(TIMEOUT, 9.9)
+    with AgentEnvironment(tmp_path, source=Slow) as environment:
+        environment.live(3)
+        environment.see(TIMEOUT, 9.9)
         Slow.on_the_way = 2.0
-        world.see(document(1), 2)
-        assert world.kinds() == ["agent.started", "source.unavailable", "source.recovered"]
+        environment.see(document(1), 2)
+        assert environment.kinds() == ["agent.started", "source.unavailable", "source.recovered"]
 
 
 def test_another_vms_disk(tmp_path: Path) -> None:
     """An outbox that came with a golden image is set aside: nothing of it is delivered, approved or kept."""
-    with World(tmp_path) as world:
-        world.see(document(2, event()), 3)
-        world.restart()
-        world.who = VmIdentity(OTHER_VM)
-        world.see(document(9, event(FREEZE, "Reboot", OTHER_VM.name)), 3)
-        assert {record.source for record in world.records()} == {f"urn:uuid:{OTHER_VM.id}"}
-        assert {record.subject for record in world.records("scheduled")} == {FREEZE}
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT, FREEZE]
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event()), 3)
+        environment.restart()
+        environment.identity = VmIdentity(OTHER_VM)
+        environment.see(document(9, event(FREEZE, "Reboot", OTHER_VM.name)), 3)
+        assert {record.source for record in environment.records()} == {f"urn:uuid:{OTHER_VM.id}"}
+        assert {record.subject for record in environment.records("scheduled")} == {FREEZE}
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT, FREEZE]
         assert list(tmp_path.glob("outbox.db.other-vm-*"))
 
 
 def test_another_vms_disk_tells_nothing_of_this_vms_boot(tmp_path: Path) -> None:
     """A VM that knows its id at the start does not take the boot of the VM that the image was made of for its own."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.who = VmIdentity(OTHER_VM)
-        world.restart(boot_id="boot-2")
-        world.live(3)
-        (begun,) = world.records("agent.started")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.identity = VmIdentity(OTHER_VM)
+        environment.restart(boot_id="boot-2")
+        environment.live(3)
+        (begun,) = environment.records("agent.started")
         assert "rebooted" not in begun.data
-        world.restart(boot_id="boot-3")
-        world.live(3)
-        assert world.records("agent.started")[1].data["rebooted"] is True
+        environment.restart(boot_id="boot-3")
+        environment.live(3)
+        assert environment.records("agent.started")[1].data["rebooted"] is True
 
 
 def test_an_interruption_that_waits_outlives_another_vms_outbox(tmp_path: Path) -> None:
     """It was felt by this VM, whoever's the outbox was in which the process began."""
-    with World(tmp_path) as world:
-        world.live(3)
-        world.restart()
-        world.felt.append(Interruption(InterruptionKind.STALL, 2.0, world.clock.instant()))
-        world.live(0.5)
-        world.who = VmIdentity(OTHER_VM)
-        world.live(8)
-        assert len(world.records("interruption.observed")) == 1
-        assert world.value("observed_interruption_seconds_count", kind="stall", attributed="false") == 1
+    with AgentEnvironment(tmp_path) as environment:
+        environment.live(3)
+        environment.restart()
+        environment.observed_interruptions.append(
+            Interruption(InterruptionKind.STALL, 2.0, environment.clock.instant())
+        )
+        environment.live(0.5)
+        environment.identity = VmIdentity(OTHER_VM)
+        environment.live(8)
+        assert len(environment.records("interruption.observed")) == 1
+        assert environment.value("observed_interruption_seconds_count", kind="stall", attributed="false") == 1
 
 
 def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
     """The key of the ids is fixed at first use: who we are becoming known later gives no fact a second id."""
-    with World(tmp_path, vm=Vm()) as world:
-        world.see(document(2, event()), 15)
-        before = world.agent.status.state.vm_key
-        world.who = VmIdentity(VM)
-        world.live(5)
-        world.restart()
-        world.live(5)
-        assert world.agent.status.state.vm_key == before
-        assert world.kinds().count("scheduled") == 1
+    with AgentEnvironment(tmp_path, vm=Vm()) as environment:
+        environment.see(document(2, event()), 15)
+        before = environment.agent.status.state.vm_key
+        environment.identity = VmIdentity(VM)
+        environment.live(5)
+        environment.restart()
+        environment.live(5)
+        assert environment.agent.status.state.vm_key == before
+        assert environment.kinds().count("scheduled") == 1
         assert before not in ("", VM.id)
 
 
 def test_the_id_of_azure_is_the_key(tmp_path: Path) -> None:
     """With Azure's word at hand from the start, ids derive from the vmId: a lost disk then repeats them."""
-    with World(tmp_path / "a", policy(mode="dry-run")) as one, World(tmp_path / "b", policy(mode="dry-run")) as other:
-        for world in (one, other):
-            world.see(document(2, event()), 3)
+    with (
+        AgentEnvironment(tmp_path / "a", policy(mode="dry-run")) as one,
+        AgentEnvironment(tmp_path / "b", policy(mode="dry-run")) as other,
+    ):
+        for environment in (one, other):
+            environment.see(document(2, event()), 3)
         (first,), (second,) = one.records("scheduled"), other.records("scheduled")
         assert first.id == second.id
         assert one.agent.status.state.vm_key == VM.id
@@ -250,25 +255,25 @@ def test_the_scope_of_the_records(tmp_path: Path) -> None:
     mine, other = event(REBOOT), event(FREEZE, "Freeze", "web-2")
     found = {}
     for name, options in {"own": {}, "all": {"all_events": True}, "unknown": {"vm": Vm()}}.items():
-        with World(tmp_path / name, policy(mode="dry-run"), **options) as world:  # type: ignore[arg-type]  # by name
-            world.see(document(2, mine, other), 3)
-            found[name] = {record.subject for record in world.records("scheduled")}
-            assert world.value("document_events") == 2
+        with AgentEnvironment(tmp_path / name, policy(mode="dry-run"), **options) as environment:  # type: ignore[arg-type]  # by name
+            environment.see(document(2, mine, other), 3)
+            found[name] = {record.subject for record in environment.records("scheduled")}
+            assert environment.value("document_events") == 2
     assert found == {"own": {REBOOT}, "all": {REBOOT, FREEZE}, "unknown": {REBOOT, FREEZE}}
 
 
 def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
     """Once for each event and word, at first sight or when it changes, and not again when the event goes."""
     paused = event(EventStatus="Paused")
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(2, paused, event(FREEZE, "Teleport")), 3)
-        assert world.value("unknown_values_total", field="EventStatus") == 1
-        assert world.value("unknown_values_total", field="EventType") == 1
-        world.see(document(3, {**paused, "Description": "more"}, event(FREEZE, "Vanish")), 3)
-        assert world.value("unknown_values_total", field="EventStatus") == 1
-        assert world.value("unknown_values_total", field="EventType") == 2
-        world.see(document(4), 3)
-        assert world.value("unknown_values_total", field="EventStatus") == 1
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(2, paused, event(FREEZE, "Teleport")), 3)
+        assert environment.value("unknown_values_total", field="EventStatus") == 1
+        assert environment.value("unknown_values_total", field="EventType") == 1
+        environment.see(document(3, {**paused, "Description": "more"}, event(FREEZE, "Vanish")), 3)
+        assert environment.value("unknown_values_total", field="EventStatus") == 1
+        assert environment.value("unknown_values_total", field="EventType") == 2
+        environment.see(document(4), 3)
+        assert environment.value("unknown_values_total", field="EventStatus") == 1
 
 
 # -- the disk
@@ -278,24 +283,24 @@ def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
 def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
     """When the disk fails at the decision, the event is held as `outbox-unwritable`, and approved once it is back."""
     folder = tmp_path / "state"
-    with World(tmp_path, path=folder / "outbox.db") as world:
-        world.live(3)
+    with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
+        environment.live(3)
         block(folder)
-        world.see(document(2, event()), 10)
-        assert world.source.posts == []
-        held = list(world.agent.status.state.process.decisions.values())
+        environment.see(document(2, event()), 10)
+        assert environment.source.posts == []
+        held = list(environment.agent.status.state.process.decisions.values())
         assert [decision.reason for decision in held] == [Reason.OUTBOX_UNWRITABLE]
-        assert world.value("up") == 1
-        assert len(world.said("outbox.unwritable")) == 1
-        assert world.value("outbox_writable") == 0
-        world.see(document(2, event(), event(FREEZE, "Freeze", "web-2")), 3)
+        assert environment.value("up") == 1
+        assert len(environment.said("outbox.unwritable")) == 1
+        assert environment.value("outbox_writable") == 0
+        environment.see(document(2, event(), event(FREEZE, "Freeze", "web-2")), 3)
         unblock(folder)
-        world.live(3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        assert world.reasons() == [Reason.OUTBOX_UNWRITABLE.value, None]
-        assert world.kinds().count("scheduled") == 1
-        assert len(world.said("outbox.recovered")) == 1
-        assert world.value("outbox_writable") == 1
+        environment.live(3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        assert environment.reasons() == [Reason.OUTBOX_UNWRITABLE.value, None]
+        assert environment.kinds().count("scheduled") == 1
+        assert len(environment.said("outbox.recovered")) == 1
+        assert environment.value("outbox_writable") == 1
 
 
 def block(folder: Path) -> None:
@@ -312,16 +317,16 @@ def test_a_whole_story_without_a_disk(tmp_path: Path) -> None:
     """An agent that starts without its disk polls, shows and holds; all of it is written once the disk is there."""
     block_at = tmp_path / "state"
     block_at.write_text("no folder")
-    with World(tmp_path, path=block_at / "outbox.db") as world:
-        world.see(document(2, event()), 5)
-        world.see(document(3, event(Description="b")), 5)
-        assert world.value("document_events") == 1
-        assert world.value("up") == 1
-        assert world.source.posts == []
+    with AgentEnvironment(tmp_path, path=block_at / "outbox.db") as environment:
+        environment.see(document(2, event()), 5)
+        environment.see(document(3, event(Description="b")), 5)
+        assert environment.value("document_events") == 1
+        assert environment.value("up") == 1
+        assert environment.source.posts == []
         block_at.unlink()
-        world.live(3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        assert world.kinds() == [
+        environment.live(3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        assert environment.kinds() == [
             "agent.started",
             "scheduled",
             "approval.decided",
@@ -336,28 +341,28 @@ def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
     no id is given twice, and what went meanwhile is told."""
     folder, away = tmp_path / "state", tmp_path / "away"
     approved, other = event(REBOOT), event(FREEZE, "Freeze", DurationInSeconds=30)
-    with World(tmp_path, path=folder / "outbox.db") as world:
-        world.see(document(2, approved, other), 3)
-        world.see(document(3, event(REBOOT, Description="b"), other), 3)
-        world.outbox.close()
-        before = {record.id for record in world.records()}
+    with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
+        environment.see(document(2, approved, other), 3)
+        environment.see(document(3, event(REBOOT, Description="b"), other), 3)
+        environment.outbox.close()
+        before = {record.id for record in environment.records()}
         shutil.move(folder, away)
         folder.write_text("no folder")
-        world.restart(60)
-        world.see(document(5, event(REBOOT, Description="c")), 3)
-        world.see(document(6, event(REBOOT, Description="d")), 3)
+        environment.restart(60)
+        environment.see(document(5, event(REBOOT, Description="c")), 3)
+        environment.see(document(6, event(REBOOT, Description="d")), 3)
         folder.unlink()
         shutil.move(away, folder)
-        world.live(10)
-        world.see(document(7, event(REBOOT, Description="e")), 10)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        found = [record.id for record in world.records()]
+        environment.live(10)
+        environment.see(document(7, event(REBOOT, Description="e")), 10)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        found = [record.id for record in environment.records()]
         assert len(found) == len(set(found))
         assert before <= set(found)
-        assert world.kinds().count("ended") == 1
+        assert environment.kinds().count("ended") == 1
         described = {
             record.data["changed"]["Description"]["to"]
-            for record in world.records("updated")
+            for record in environment.records("updated")
             if "Description" in record.data["changed"]
         }
         assert {"b", "d", "e"} <= described
@@ -366,18 +371,18 @@ def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
 def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
     """When the disk that is found late belongs to another VM, it is set aside and what was seen since is kept."""
     folder, away = tmp_path / "state", tmp_path / "away"
-    with World(tmp_path, path=folder / "outbox.db", vm=OTHER_VM) as world:
-        world.see(document(2, event(FREEZE, "Freeze", OTHER_VM.name)), 3)
-        world.outbox.close()
+    with AgentEnvironment(tmp_path, path=folder / "outbox.db", vm=OTHER_VM) as environment:
+        environment.see(document(2, event(FREEZE, "Freeze", OTHER_VM.name)), 3)
+        environment.outbox.close()
         shutil.move(folder, away)
         folder.write_text("no folder")
-        world.who = VmIdentity(VM)
-        world.restart()
-        world.see(document(3, event()), 3)
+        environment.identity = VmIdentity(VM)
+        environment.restart()
+        environment.see(document(3, event()), 3)
         folder.unlink()
         shutil.move(away, folder)
-        world.live(3)
-        assert {record.subject for record in world.records("scheduled")} == {REBOOT}
+        environment.live(3)
+        assert {record.subject for record in environment.records("scheduled")} == {REBOOT}
         assert list(folder.glob("outbox.db.other-vm-*"))
 
 
@@ -387,20 +392,20 @@ def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", list(InterruptionKind), ids=str)
 def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> None:
     """An interruption while an event of ours is Started is told with it; one without any is told after two polls."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.live(3)
-        world.felt.append(Interruption(kind, 4.2, world.clock.instant()))
-        world.live(6)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.live(3)
+        environment.observed_interruptions.append(Interruption(kind, 4.2, environment.clock.instant()))
+        environment.live(6)
         freeze = started(event(FREEZE, "Freeze"))
-        world.see(document(2, freeze), 3)
-        world.felt.append(Interruption(kind, 5.1, world.clock.instant()))
-        world.live(3)
-        alone, told = world.records("interruption.observed")
+        environment.see(document(2, freeze), 3)
+        environment.observed_interruptions.append(Interruption(kind, 5.1, environment.clock.instant()))
+        environment.live(3)
+        alone, recorded = environment.records("interruption.observed")
         assert (alone.data["interruption"]["attributed"], alone.subject) == (False, NAME)
-        assert (told.data["interruption"]["attributed"], told.subject) == (True, FREEZE)
-        assert told.data["interruption"]["seconds"] == 5.1
-        world.see(document(3), 3)
-        (completed,) = world.records("completed")
+        assert (recorded.data["interruption"]["attributed"], recorded.subject) == (True, FREEZE)
+        assert recorded.data["interruption"]["seconds"] == 5.1
+        environment.see(document(3), 3)
+        (completed,) = environment.records("completed")
         assert completed.data["summary"]["interruptions_observed"] == 1
 
 
@@ -410,34 +415,34 @@ def test_a_thousand_events(tmp_path: Path) -> None:
         event(f"{number:08}-0000-0000-0000-000000000000", "Reboot", NAME if number % 50 == 0 else "web-2")
         for number in range(1_000)
     ]
-    with World(tmp_path, capacity=50 << 20, all_events=True) as world:
-        world.see(document(2, *events), 2)
-        assert world.kinds().count("scheduled") == 1_000
-        assert len({event_id for _, event_id in world.source.posts}) == len(world.source.posts) == 20
+    with AgentEnvironment(tmp_path, capacity=50 << 20, all_events=True) as environment:
+        environment.see(document(2, *events), 2)
+        assert environment.kinds().count("scheduled") == 1_000
+        assert len({event_id for _, event_id in environment.source.posts}) == len(environment.source.posts) == 20
 
 
 def test_raw_documents_are_handed_on(tmp_path: Path) -> None:
     """The recording gets each body as it was read, also one that is no document."""
-    with World(tmp_path) as world:
-        world.see(b"<html>", 0.5)
-        assert world.kept == [b"<html>"]
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(b"<html>", 0.5)
+        assert environment.kept == [b"<html>"]
 
 
 def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
     """A wall clock set an hour forward, back, or frozen makes no transition and loses none."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(2, event()), 5)
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(document(2, event()), 5)
         for step in (3_600, -7_200, 3_600):
-            world.clock.wall += step
-            world.live(5)
-        wall = world.clock.wall
+            environment.clock.wall += step
+            environment.live(5)
+        wall = environment.clock.wall
         for _ in range(5):
-            world.live(1)
-            world.clock.wall = wall
-        assert [kind for kind in world.kinds() if kind in ("updated", "started", "ended", "canceled")] == []
-        world.see(document(3, started(event())), 3)
-        world.see(document(4), 3)
-        assert [kind for kind in world.kinds() if kind in ("scheduled", "started", "completed")] == [
+            environment.live(1)
+            environment.clock.wall = wall
+        assert [kind for kind in environment.kinds() if kind in ("updated", "started", "ended", "canceled")] == []
+        environment.see(document(3, started(event())), 3)
+        environment.see(document(4), 3)
+        assert [kind for kind in environment.kinds() if kind in ("scheduled", "started", "completed")] == [
             "scheduled",
             "started",
             "completed",
@@ -446,57 +451,57 @@ def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
 
 def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
     """Within a process the wait between two POSTs is of the monotonic clock, whatever the wall clock does."""
-    with World(tmp_path) as world:
-        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
-        world.see(document(2, event()), 1)
-        world.clock.wall += timedelta(hours=2).total_seconds()
-        world.live(3)
-        assert len(world.source.posts) == 1
-        world.clock.wall -= timedelta(hours=5).total_seconds()
-        world.live(3)
-        assert len(world.source.posts) == 2
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        environment.see(document(2, event()), 1)
+        environment.clock.wall += timedelta(hours=2).total_seconds()
+        environment.live(3)
+        assert len(environment.source.posts) == 1
+        environment.clock.wall -= timedelta(hours=5).total_seconds()
+        environment.live(3)
+        assert len(environment.source.posts) == 2
 
 
 def test_what_a_damaged_file_lost_is_counted_and_logged_as_an_error(tmp_path: Path) -> None:
     """The rest goes on: the event is not recorded again, its approval not sent again, and no id is given twice."""
-    with World(tmp_path) as world:
-        world.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
-        before = {record.id for record in world.records()}
-        world.outbox.close()
-        content = bytearray(world.path.read_bytes())
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
+        before = {record.id for record in environment.records()}
+        environment.outbox.close()
+        content = bytearray(environment.path.read_bytes())
         at = content.index(b"x" * 3_000) // 4096 * 4096
         content[at : at + 4096] = b"\xff" * 4096
-        world.path.write_bytes(content)
-        world.restart()
-        world.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
-        (damaged,) = world.said("outbox.damaged")
+        environment.path.write_bytes(content)
+        environment.restart()
+        environment.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
+        (damaged,) = environment.said("outbox.damaged")
         assert "level=error" in damaged
-        lost = world.value("destination_records_dropped_total", destination="otlp", reason="outbox-corrupt")
+        lost = environment.value("destination_records_dropped_total", destination="otlp", reason="outbox-corrupt")
         assert lost
-        assert len(world.said("outbox.dropped")) == len(DESTINATIONS)
-        ids = [record.id for record in world.records()]
+        assert len(environment.said("outbox.dropped")) == len(DESTINATIONS)
+        ids = [record.id for record in environment.records()]
         assert len(before - set(ids)) == lost
         assert len(ids) == len(set(ids))
-        assert [event_id for _, event_id in world.source.posts].count(REBOOT) == 1
-        assert world.writable
+        assert [event_id for _, event_id in environment.source.posts].count(REBOOT) == 1
+        assert environment.writable
 
 
 def test_a_lost_state_gives_no_id_twice_and_approves_nothing_twice(tmp_path: Path) -> None:
     """The records say what was approved; what they say already is not said again under their ids."""
-    with World(tmp_path) as world:
-        world.see(document(2, event(), event(FREEZE, "Reboot", Description="a")), 3)
-        world.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
-        posts = list(world.source.posts)
-        world.outbox.close()
-        with closing(sqlite3.connect(world.path)) as db:
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event(), event(FREEZE, "Reboot", Description="a")), 3)
+        environment.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
+        posts = list(environment.source.posts)
+        environment.outbox.close()
+        with closing(sqlite3.connect(environment.path)) as db:
             db.execute("UPDATE meta SET value = '{' WHERE key = 'state'")
             db.commit()
-        before = [record.id for record in world.records()]
-        world.restart()
-        world.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
-        world.see(document(4, event(), event(FREEZE, "Reboot", Description="c")), 70)
-        assert world.source.posts == posts
-        found = [record.id for record in world.records()]
+        before = [record.id for record in environment.records()]
+        environment.restart()
+        environment.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
+        environment.see(document(4, event(), event(FREEZE, "Reboot", Description="c")), 70)
+        assert environment.source.posts == posts
+        found = [record.id for record in environment.records()]
         assert found[: len(before)] == before
         assert len(found) == len(set(found))
-        assert world.kinds().count("updated") == 2
+        assert environment.kinds().count("updated") == 2

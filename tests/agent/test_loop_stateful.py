@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import NAME, World, document, event, policy, queued_in, started
+from tests.support.agent_environment import NAME, AgentEnvironment, document, event, policy, queued_in, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
 IDS = ("aaaa", "bbbb", "cccc", "dddd")
@@ -30,7 +30,7 @@ class Line(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="azse-line-", dir=MEMORY))
         self.hold = self.folder / "hold"
         self.disk, self.away = self.folder / "disk", self.folder / "away"
-        self.world = World(
+        self.environment = AgentEnvironment(
             self.folder, policy(hold_file=str(self.hold), coordination="any"), path=self.disk / "outbox.db"
         )
         self.number = 1
@@ -38,16 +38,16 @@ class Line(RuleBasedStateMachine):
         self.good = True
         self.accepted: dict[str, float] = {}
         self.violations: list[str] = []
-        self.first_sights: Counter[str] = Counter()
+        self.newly_seen: Counter[str] = Counter()
         self.seen: set[str] = set()
         self.post_times: dict[str, list[float]] = {}
         self.asked_from = 0
-        self.world.source.asked = self._asked
+        self.environment.source.asked = self._asked
         self._show()
 
     def _asked(self) -> None:
         """A POST arrives: would a naive reading of the rules have let it go?"""
-        at, event_id = self.world.source.posts[-1]
+        at, event_id = self.environment.source.posts[-1]
         given = self.present.get(event_id)
         if event_id in self.accepted:
             self.violations.append(f"{event_id} after a 200")
@@ -63,7 +63,7 @@ class Line(RuleBasedStateMachine):
         if times and at - times[-1] < 4.99:
             self.violations.append(f"{event_id} after {at - times[-1]} s")
         times.append(at)
-        if self.world.source.refusal is None:
+        if self.environment.source.refusal is None:
             self.accepted[event_id] = at
 
     @property
@@ -71,10 +71,10 @@ class Line(RuleBasedStateMachine):
         return self.disk.is_file()
 
     def _show(self) -> None:
-        self.world.source.answer = document(self.number, *self.present.values())
+        self.environment.source.answer = document(self.number, *self.present.values())
 
     def _live(self, seconds: float) -> None:
-        self.world.live(seconds)
+        self.environment.live(seconds)
         if self.good and seconds >= 12:
             self.seen |= set(self.present)
 
@@ -113,13 +113,13 @@ class Line(RuleBasedStateMachine):
         if self.good:
             self._show()
         else:
-            self.world.source.answer = b"<html>" if kind == "html" else MetadataError("timeout")
+            self.environment.source.answer = b"<html>" if kind == "html" else MetadataError("timeout")
         self._live(3)
 
     @rule(refusal=st.sampled_from([None, 400, 500]))
     def approvals(self, refusal: int | None) -> None:
         failure = MetadataError("server-error", status_code=refusal) if refusal else None
-        self.world.source.refusal = failure
+        self.environment.source.refusal = failure
 
     @rule()
     def toggle_hold(self) -> None:
@@ -143,8 +143,8 @@ class Line(RuleBasedStateMachine):
     def crash(self, seconds: float) -> None:
         """What a process knew and had not written is gone; POSTs are only judged on what was on disk."""
         self._live(2)  # a crash between two polls: what was seen is written
-        self.world.restart(seconds)
-        self.world.source.asked = self._asked
+        self.environment.restart(seconds)
+        self.environment.source.asked = self._asked
 
     @invariant()
     def nothing_wrong_was_sent(self) -> None:
@@ -160,7 +160,7 @@ class Line(RuleBasedStateMachine):
                 self.toggle_disk()
             self.source("fine")
             self._live(14)
-            records = queued_in(self.world.path, "otlp")
+            records = queued_in(self.environment.path, "otlp")
             ids = [record.id for record in records]
             assert len(ids) == len(set(ids)), "one id twice"
             kinds = {(record.subject, record.kind) for record in records}
@@ -170,10 +170,10 @@ class Line(RuleBasedStateMachine):
                     assert {(event_id, kind) for kind in CLOSING} & kinds, f"{event_id} went and that was never told"
             for event_id in self.accepted:
                 assert (event_id, "approval.accepted") in kinds
-            assert self.world.value("document_events") == len(self.present)
+            assert self.environment.value("document_events") == len(self.present)
             assert self.violations == []
         finally:
-            self.world.__exit__()
+            self.environment.__exit__()
             shutil.rmtree(self.folder)
 
 

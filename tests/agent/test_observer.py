@@ -107,14 +107,18 @@ def test_a_stall_is_taken_once() -> None:
         assert stage.taken() == []
 
 
-@pytest.mark.parametrize(("wall", "told"), [(3.1, (InterruptionKind.STALL, 3.0)), (8.1, (InterruptionKind.STALL, 3.0))])
-def test_what_has_just_ended_is_told_when_it_is_asked_for(wall: float, told: tuple[InterruptionKind, float]) -> None:
+@pytest.mark.parametrize(
+    ("wall", "recorded"), [(3.1, (InterruptionKind.STALL, 3.0)), (8.1, (InterruptionKind.STALL, 3.0))]
+)
+def test_what_has_just_ended_is_told_when_it_is_asked_for(
+    wall: float, recorded: tuple[InterruptionKind, float]
+) -> None:
     """Whoever asks has read a document, and the next tick may come after it was acted on; the tick tells nothing
     again."""
     with Stage() as stage:
         stage.passes(3.1, wall)
         step = [(InterruptionKind.CLOCK_STEP, wall - 3.1)] if wall > 3.1 else []
-        assert stage.taken() == [told, *step]
+        assert stage.taken() == [recorded, *step]
         stage.passes(0.05)
         stage.tick()
         assert stage.taken() == []
@@ -318,18 +322,18 @@ def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
             wait_for(lambda: metric(url, "events", 'event_type="Reboot",event_status="Started"') == 1)
             lasted = stop_and_continue(process.pid, STOPPED_SECONDS)
             asked, since = len(service.requests), time.monotonic()
-            wait_for(lambda: metric(url, "observed_interruption_seconds_sum", FELT) >= lasted - TICK_SECONDS - 0.1)
+            wait_for(lambda: metric(url, "observed_interruption_seconds_sum", OBSERVED) >= lasted - TICK_SECONDS - 0.1)
             most = time.monotonic() - since + 3
             assert len(service.requests) - asked <= most, "polls that were missed are not made up for"
         service.set_document({"DocumentIncarnation": 3, "Events": []})
     records = [record for record in outbox(tmp_path) if record.kind == "interruption.observed"]
     # A busy machine may stop the agent for a moment of its own: the longest is the one that was made here.
     record = max(records, key=lambda record: float(record.data["interruption"]["seconds"]))
-    told = record.data["interruption"]
+    recorded = record.data["interruption"]
     assert record.subject == event()["EventId"]
-    assert (told["kind"], told["attributed"], told["announced_seconds"]) == ("stall", True, 9)
-    assert told["seconds"] == told["longest_seconds"] <= told["total_seconds"]
-    assert lasted - TICK_SECONDS - 0.1 <= told["seconds"] <= lasted + 1
+    assert (recorded["kind"], recorded["attributed"], recorded["announced_seconds"]) == ("stall", True, 9)
+    assert recorded["seconds"] == recorded["longest_seconds"] <= recorded["total_seconds"]
+    assert lasted - TICK_SECONDS - 0.1 <= recorded["seconds"] <= lasted + 1
 
 
 FREEZES = 8
@@ -355,9 +359,9 @@ def test_what_is_felt_until_the_end_of_its_event_is_in_each_summary(tmp_path: Pa
                 stop_and_continue(process.pid, FROZEN_SECONDS, partial(service.set_document, gone))
                 wait_for(partial(equals, freeze + 1, url, "events_closed_total", COMPLETED))
     summaries = [record.data["summary"] for record in outbox(tmp_path) if record.kind == "completed"]
-    felt = [summary["interruption_longest_seconds"] or 0.0 for summary in summaries]
-    assert len(felt) == FREEZES
-    assert [seconds for seconds in felt if seconds < FROZEN_SECONDS - TICK_SECONDS - 0.1] == []
+    observed = [summary["interruption_longest_seconds"] or 0.0 for summary in summaries]
+    assert len(observed) == FREEZES
+    assert [seconds for seconds in observed if seconds < FROZEN_SECONDS - TICK_SECONDS - 0.1] == []
 
 
 def equals(value: float, url: str, name: str, labels: str) -> bool:
@@ -365,7 +369,7 @@ def equals(value: float, url: str, name: str, labels: str) -> bool:
 
 
 COMPLETED = 'event_type="Freeze",outcome="completed"'
-FELT = 'kind="stall",attributed="true"'
+OBSERVED = 'kind="stall",attributed="true"'
 
 
 @contextlib.contextmanager

@@ -22,17 +22,17 @@ from exporter.core.policy import DEFAULT_RULES, Coordination
 from exporter.core.records import VmIdentity
 from exporter.core.snapshot import Gate, GatePolicy, GateReason, gate_of
 from exporter.event_files.folder import Folder
-from exporter.event_files.writer import Keeper
+from exporter.event_files.writer import Reconciler
 from exporter.log.protocol import NullLogger
 from exporter.page.view import render_page
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.otlp.sink import log_attributes
 from tests.support import oracle
-from tests.support.agent_world import NAME, REBOOT, VM, World, event, policy, started
+from tests.support.agent_environment import NAME, REBOOT, VM, AgentEnvironment, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 from tests.support.event_files import events as event_files
+from tests.support.gauges_environment import EVENTS, TIMES, Watched, families
 from tests.support.gauges_reading import Life, Sheet
-from tests.support.gauges_world import EVENTS, TIMES, Watched, families
 from tests.support.page_reading import plain, read, terms
 from tests.support.status_reading import answered
 
@@ -92,18 +92,20 @@ class Shown:
     def __init__(self, folder: Path, all_events: bool) -> None:
         self.files = folder / "events"
         self.files.mkdir()
-        self.world = World(folder, policy(coordination=Coordination.ANY), source=Judged, all_events=all_events)
-        assert isinstance(self.world.source, Judged)
-        self.source = self.world.source
+        self.environment = AgentEnvironment(
+            folder, policy(coordination=Coordination.ANY), source=Judged, all_events=all_events
+        )
+        assert isinstance(self.environment.source, Judged)
+        self.source = self.environment.source
         self.source.sheet = self.sheet = Sheet(TIMES, all_events)
-        self.source.world = self.world
+        self.source.environment = self.environment
         self.items: list[dict[str, Any]] = []
         self.keeper = self.new_keeper()
 
-    def new_keeper(self) -> Keeper:
+    def new_keeper(self) -> Reconciler:
         """The event files of another process."""
-        clock = self.world.clock
-        return Keeper(
+        clock = self.environment.clock
+        return Reconciler(
             Folder(str(self.files)),
             DEFAULT_RULES,
             version="1.0.0",
@@ -143,23 +145,23 @@ class Shown:
 
     def knows_itself(self, known: bool) -> None:
         """The VM's own name is known, or is not."""
-        self.world.who = VmIdentity(VM) if known else VmIdentity()
+        self.environment.identity = VmIdentity(VM) if known else VmIdentity()
 
     def restarts(self, seconds: float) -> None:
         """Another process, with what was on disk."""
         self.sheet.restarts()
-        self.world.restart(seconds)
-        self.sheet.begins(self.world.clock.wall, self.world.clock.mono)
+        self.environment.restart(seconds)
+        self.sheet.begins(self.environment.clock.wall, self.environment.clock.mono)
         self.keeper = self.new_keeper()
         self.agrees()
 
     def lives(self, seconds: float) -> None:
         """Turns once and looks, or for so long and looks again."""
-        self.world.agent.tick()
+        self.environment.agent.tick()
         self.agrees()
-        self.world.clock.go(0.5)
+        self.environment.clock.go(0.5)
         if seconds:
-            self.world.live(seconds)
+            self.environment.live(seconds)
             self.agrees()
 
     # -- the look
@@ -167,7 +169,7 @@ class Shown:
     @property
     def vm_name(self) -> str:
         """The VM's own name as the agent knows it now."""
-        return self.world.who.vm.name
+        return self.environment.identity.vm.name
 
     def agrees(self) -> None:
         """Each output says of each event what the reading says."""
@@ -177,7 +179,7 @@ class Shown:
         self.gauges(own)
         gate = self.gate(own)
         self.page(near, gate)
-        if self.world.agent.status.knows_its_events:
+        if self.environment.agent.status.knows_its_events:
             self.event_files(own)
 
     def lives_of(self, key: str) -> Life:
@@ -191,12 +193,12 @@ class Shown:
     def gauges(self, own: Mapping[str, Any]) -> None:
         """Those series, those values, and no others."""
         shown = {item["EventId"] for item in own.values()}
-        expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
-        assert families(self.world.sink, EVENTS) == pytest.approx(expected, abs=1e-3)
+        expected = self.sheet.says(self.vm_name, self.environment.clock.mono, shown)
+        assert families(self.environment.sink, EVENTS) == pytest.approx(expected, abs=1e-3)
 
     def gate(self, own: Mapping[str, Any]) -> Gate:
         """It is closed by an own event that started, was approved or is near, and by no other."""
-        status, now = self.world.agent.status, self.world.clock.instant()
+        status, now = self.environment.agent.status, self.environment.clock.instant()
         gate = gate_of(status, now, GatePolicy(LEAD, TYPES))
         seen(gate.reason.name.lower().replace("_", "-"))
         if gate.reason is GateReason.STALE and not self.sheet.decided:
@@ -204,19 +206,19 @@ class Shown:
         closing = []
         for key in own:
             life = self.lives_of(key)
-            due = life.starts is not None and self.world.clock.wall >= life.starts - LEAD
+            due = life.starts is not None and self.environment.clock.wall >= life.starts - LEAD
             if life.kind in TYPES and (life.phase == "Started" or key in self.sheet.accepted or due):
                 closing.append(life.kind)
         good = self.sheet.last_good
-        fresh = good is not None and self.world.clock.wall - good <= FRESH + 1e-6
+        fresh = good is not None and self.environment.clock.wall - good <= FRESH + 1e-6
         assert gate.open is not (bool(closing) and fresh and bool(self.vm_name))
         assert gate.open or gate.event_type in closing
         return gate
 
     def page(self, near: Mapping[str, Life], gate: Gate) -> None:
         """The page and its JSON show all but what is known to be of others, each as it was last read."""
-        now = self.world.clock.instant()
-        value = answered(self.world.agent.status, now, gate=gate)
+        now = self.environment.clock.instant()
+        value = answered(self.environment.agent.status, now, gate=gate)
         cards = {plain(terms(card)["EventId"]): card for card in read(render_page(value)).all("article")}
         shown = {each["event_id"]: each for each in value["events"]}
         assert {event_id.lower() for event_id in shown} == set(near)
@@ -229,7 +231,9 @@ class Shown:
             if life.starts is None:
                 assert each["not_before_in_seconds"] is None
             else:
-                assert each["not_before_in_seconds"] == pytest.approx(life.starts - self.world.clock.wall, abs=1e-2)
+                assert each["not_before_in_seconds"] == pytest.approx(
+                    life.starts - self.environment.clock.wall, abs=1e-2
+                )
             assert (each["started_at"] is None) is (life.started is None)
             assert card.attributes["class"] == ("started" if life.phase == "Started" else "scheduled")
             assert plain(card.one("h3").text) == (life.kind or "Event of unknown type")
@@ -237,7 +241,7 @@ class Shown:
 
     def event_files(self, own: Mapping[str, Any]) -> None:
         """One file for each own event, with Azure's object as it came."""
-        self.keeper.bring(self.world.agent.status, running=True)
+        self.keeper.reconcile(self.environment.agent.status, running=True)
         found = {event_id.lower(): value for event_id, value in event_files(self.files).items()}
         assert set(found) == set(own)
         items: dict[str, dict[str, Any]] = {}
@@ -280,28 +284,28 @@ HAPPENINGS: Final = st.one_of(
     happening("knows_itself", st.sampled_from([True, True, False])),
     happening("restarts", st.sampled_from([0.25, 20.0, 4000.0])),
 )
-STORIES: Final = st.lists(
+SCENARIOS: Final = st.lists(
     st.tuples(HAPPENINGS, st.sampled_from([0.0, 0.0, 1.0, 12.0])), min_size=10, max_size=40 if LONG else 24
 )
 
 
 @settings(max_examples=examples(25))
-@given(st.booleans(), SOME, STORIES)
+@given(st.booleans(), SOME, SCENARIOS)
 def test_every_output_says_the_same_of_an_event(
-    everything: bool, first: list[dict[str, Any]], story: list[tuple[tuple[str, tuple[Any, ...]], float]]
+    everything: bool, first: list[dict[str, Any]], scenario: list[tuple[tuple[str, tuple[Any, ...]], float]]
 ) -> None:
     """After every step, restarts and fields that can't be read included, whatever is published of other VMs' events;
     and nothing is approved on an old value."""
-    Tried.example(steps=len(story))
+    Tried.example(steps=len(scenario))
     with tempfile.TemporaryDirectory(prefix="azse-outputs-", dir=MEMORY) as folder:
         shown = Shown(Path(folder), everything)
         try:
             shown.shows(first)
-            for (name, arguments), seconds in story:
+            for (name, arguments), seconds in scenario:
                 getattr(shown, name)(*arguments)
                 shown.lives(seconds)
         finally:
-            shown.world.outbox.close()
+            shown.environment.outbox.close()
 
 
 # -- records
@@ -321,14 +325,14 @@ UNREADABLE: Final[tuple[Mapping[str, Any], ...]] = (
 def test_no_output_of_a_record_has_a_value_that_cannot_be_read(tmp_path: Path, fields: Mapping[str, Any]) -> None:
     """The attributes, the properties and the log have the last value that could be read, in the closing record too."""
     readable = started(event())
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(body(2, [readable]), 2)
-        world.see(body(3, [{**readable, **fields}]), 2)
-        world.see(body(4, []), 2)
-        (rejected,) = world.records("event.rejected")
-        (completed,) = world.records("completed")
-        assert all("last_readable" not in record.data for record in world.records("started", "agent.started"))
-        lines = [*world.said("event.rejected"), *world.said("completed")]
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(body(2, [readable]), 2)
+        environment.see(body(3, [{**readable, **fields}]), 2)
+        environment.see(body(4, []), 2)
+        (rejected,) = environment.records("event.rejected")
+        (completed,) = environment.records("completed")
+        assert all("last_readable" not in record.data for record in environment.records("started", "agent.started"))
+        lines = [*environment.said("event.rejected"), *environment.said("completed")]
         assert all(" event_type=Reboot " in line for line in lines)
     kept = {"EventType", "EventStatus", "Resources"}
     expected = {name: readable[name] if name in kept else None for name in fields}
@@ -347,10 +351,10 @@ def test_no_output_of_a_record_has_a_value_that_cannot_be_read(tmp_path: Path, f
 
 def test_fields_of_an_element_that_cannot_be_tracked_are_in_no_output(tmp_path: Path) -> None:
     """Of a second event with the same id, the record is about the VM."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(body(2, [event(), event(kind="Freeze")]), 2)
-        elements = [record for record in world.records("event.rejected") if record.data["event_id"] is None]
-        (line,) = [line for line in world.said("event.rejected") if f"subject={NAME} " in line]
+    with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
+        environment.see(body(2, [event(), event(kind="Freeze")]), 2)
+        elements = [record for record in environment.records("event.rejected") if record.data["event_id"] is None]
+        (line,) = [line for line in environment.said("event.rejected") if f"subject={NAME} " in line]
     (record,) = elements
     names = {name.removeprefix("azure_scheduled_event.") for name in log_attributes(record)}
     assert names.isdisjoint({"id", "type", "status", "source", "resources", "resource_type", "duration"})

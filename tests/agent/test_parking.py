@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.agent.suspects import CERTAIN, MOST_SUSPECTS, Refused, Step, Suspects
+from exporter.agent.suspects import CERTAIN, MOST_SUSPECTS, NextSend, RejectionResult, Suspects
 from exporter.core.records import Record
 from exporter.errors import Permanent, Retryable
-from tests.support.delivery_world import Line, in_order, stories
+from tests.support.delivery_environment import Line, in_order, scenarios
 from tests.support.effort import MEMORY, examples
 from tests.support.eventhubs_target import a_record
 
@@ -97,7 +97,7 @@ def turn(line: Line) -> None:
     try:
         line.turn()
     except ZeroDivisionError as error:
-        line.clock.go(line.delivery.retry_after_mistake(error))
+        line.clock.go(line.delivery.retry_after_internal_error(error))
 
 
 def drain(line: Line, turns: int = 2_000) -> None:
@@ -117,7 +117,7 @@ def for_a_while(line: Line, seconds: float) -> None:
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_nothing_is_parked_while_nothing_is_accepted(tmp_path: Path, answer: str) -> None:
     """An hour of the same answer to everything, as of a proxy, parks nothing; then every record arrives, once."""
-    wanted = stories(events=8, each=100)
+    wanted = scenarios(events=8, each=100)
     peer = Peer(lambda _records: answer if down else "")
     down = [True]
     with Line(tmp_path, peer) as line:
@@ -159,7 +159,7 @@ def test_a_refused_record_blocks_no_other_and_is_parked(
     tmp_path: Path, answer: str, position: int, events: int
 ) -> None:
     """One record that is always refused is parked; all others arrive in order, the ones behind it included."""
-    wanted = stories(events=events, each=24 // events)
+    wanted = scenarios(events=events, each=24 // events)
     bad, good = wanted[position], [record for record in wanted if record is not wanted[position]]
     peer = Peer(refusing([bad], answer))
     with Line(tmp_path, peer) as line:
@@ -200,7 +200,7 @@ def test_a_refused_record_waits_until_another_is_accepted(tmp_path: Path, answer
 @pytest.mark.parametrize("answer", OUTAGES)
 def test_an_outage_parks_nothing_even_if_it_meets_one_record_only(tmp_path: Path, answer: str) -> None:
     """The network, overload, a missing right or a wrong address are never a record's fault: the order is kept."""
-    wanted = stories(events=3, each=4)
+    wanted = scenarios(events=3, each=4)
     bad = wanted[5]
     peer = Peer(refusing([bad], answer))
     with Line(tmp_path, peer) as line:
@@ -224,7 +224,7 @@ def test_passing_trouble_parks_nothing_however_long_it_lasts(
     outage, which begins no search, after every fifth."""
     for number in range(0, 30, 5 if answer in OUTAGES else 1):
         peer = Peer(by_request(lambda request, number=number: request < number, answer), batch_size=8)  # type: ignore[misc]  # its own number
-        wanted = stories(events=events, each=each)
+        wanted = scenarios(events=events, each=each)
         with Line(tmp_path / str(number), peer) as line:
             line.put(*wanted)
             drain(line)
@@ -241,7 +241,7 @@ def test_a_destination_that_refuses_every_other_request_gets_all(tmp_path: Path,
     """As of two collectors behind one name of which one is broken: what is refused once is accepted soon."""
     for phase in range(period):
         peer = Peer(by_request(lambda request, phase=phase: request % period != phase, answer))  # type: ignore[misc]  # its own phase
-        wanted = stories(events=3, each=10)
+        wanted = scenarios(events=3, each=10)
         with Line(tmp_path / str(phase), peer) as line:
             line.put(*wanted)
             drain(line)
@@ -255,7 +255,7 @@ def test_a_destination_that_refuses_at_random_gets_all(tmp_path: Path, answer: s
     for seed in range(10):
         chance = random.Random(seed)  # noqa: S311  # the same in every run
         peer = Peer(by_request(lambda _request, chance=chance: chance.random() < 0.5, answer))  # type: ignore[misc]  # its own chance
-        wanted = stories(events=3, each=20)
+        wanted = scenarios(events=3, each=20)
         with Line(tmp_path / str(seed), peer) as line:
             line.put(*wanted)
             drain(line)
@@ -264,7 +264,7 @@ def test_a_destination_that_refuses_at_random_gets_all(tmp_path: Path, answer: s
 
 def test_one_acceptance_in_an_outage_parks_nothing(tmp_path: Path) -> None:
     """A proxy that refuses everything for an hour but for one request: the refused records are not taken for bad."""
-    wanted = stories(events=9, each=9)
+    wanted = scenarios(events=9, each=9)
     lucky = wanted[50].id
     peer = Peer(lambda records: "" if [record.id for record in records] == [lucky] or not down else "400")
     down = [True]
@@ -298,7 +298,7 @@ def test_bad_records_in_front_of_all_others(tmp_path: Path) -> None:
 
 def test_a_record_that_is_not_refused_any_more_is_sent(tmp_path: Path) -> None:
     """A limit that is raised while the record is suspected: it arrives late, and is not parked."""
-    wanted = stories(events=2, each=5)
+    wanted = scenarios(events=2, each=5)
     peer = Peer(refusing(wanted[:1], "413"))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
@@ -329,7 +329,7 @@ def test_what_waited_goes_before_what_comes(tmp_path: Path) -> None:
 
 def test_a_good_record_among_suspects_is_found(tmp_path: Path) -> None:
     """After an outage in which all records became suspects, one that is still refused holds up none of the others."""
-    wanted = stories(events=3, each=2)
+    wanted = scenarios(events=3, each=2)
     peer = Peer(lambda _records: "400")
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
@@ -361,7 +361,7 @@ def test_an_outage_voids_what_spoke_against_a_record(tmp_path: Path) -> None:
 
 def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:
     """What was suspected is not stored: after a restart records go in their order, at once."""
-    wanted = stories(events=2, each=5)
+    wanted = scenarios(events=2, each=5)
     peer = Peer(lambda _records: "400" if down else "")
     down = [True]
     with Line(tmp_path, peer) as line:
@@ -375,7 +375,7 @@ def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:
 
 def test_refusals_are_counted_and_the_others_are_sent_without_a_pause(tmp_path: Path) -> None:
     """No other record waits for the search for a refused one; each refusal is an attempt that failed."""
-    wanted = stories(events=4, each=25)
+    wanted = scenarios(events=4, each=25)
     peer = Peer(refusing(wanted[40:41], "400"))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
@@ -411,13 +411,13 @@ def test_suspects_are_bounded() -> None:
         suspects.refuse(number)
         suspects.fail()
     too_many = [suspects.are_too_many]
-    assert (suspects.step, suspects.due(0.0)) == (Step.OLDEST, 1)
-    assert suspects.refuse(MOST_SUSPECTS) is Refused.TRY_ANOTHER
+    assert (suspects.step, suspects.due(0.0)) == (NextSend.OLDEST, 1)
+    assert suspects.refuse(MOST_SUSPECTS) is RejectionResult.TRY_ANOTHER
     suspects.accept([5000], 0.0)
     too_many.append(suspects.are_too_many)
     assert (too_many, len(suspects.numbers)) == ([False, True], MOST_SUSPECTS)
     suspects.fail()
-    assert (len(suspects.numbers), suspects.step) == (0, Step.ALL)
+    assert (len(suspects.numbers), suspects.step) == (0, NextSend.ALL)
 
 
 # -- any mixture

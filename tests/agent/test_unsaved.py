@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from exporter.agent.persistence import UNSAVED_BYTES, UNSAVED_RECORDS
-from tests.support.agent_world import World, document, event, policy
+from tests.support.agent_environment import AgentEnvironment, document, event, policy
 
 MIB: Final = 1 << 20
 
@@ -25,12 +25,14 @@ def test_large_documents_without_a_disk_take_a_limited_number_of_bytes(
     written once the disk is there. The memory is that of the limit, and of a few documents."""
     blocked = tmp_path / "state"
     blocked.write_text("no folder")
-    with World(tmp_path, policy(mode="dry-run"), path=blocked / "outbox.db", capacity=capacity) as world:
+    with AgentEnvironment(
+        tmp_path, policy(mode="dry-run"), path=blocked / "outbox.db", capacity=capacity
+    ) as environment:
 
         def sees(number: int) -> None:
             text = f"{number:09}" * (MIB // 9)
-            world.see(document(number, event(Description=text if number else "")), 1)
-            world.kept.clear()
+            environment.see(document(number, event(Description=text if number else "")), 1)
+            environment.kept.clear()
 
         sees(2)
         tracemalloc.start()
@@ -41,29 +43,31 @@ def test_large_documents_without_a_disk_take_a_limited_number_of_bytes(
         after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert after - before < most + 12 * MIB
-        dropped = world.value("destination_records_dropped_total", destination="otlp", reason="outbox-unwritable")
+        dropped = environment.value("destination_records_dropped_total", destination="otlp", reason="outbox-unwritable")
         assert dropped
         assert dropped > 10
-        assert world.said("outbox.dropped")
+        assert environment.said("outbox.dropped")
         blocked.unlink()
-        world.see(document(43, event()), 3)
-        told = world.records("updated")
-        assert told[-1].data["changed"]["Description"]["to"] is None
-        assert len(world.records()) + dropped >= 41
-        assert sum(len(record.to_json()) for record in told) < most + 4 * MIB
+        environment.see(document(43, event()), 3)
+        recorded = environment.records("updated")
+        assert recorded[-1].data["changed"]["Description"]["to"] is None
+        assert len(environment.records()) + dropped >= 41
+        assert sum(len(record.to_json()) for record in recorded) < most + 4 * MIB
 
 
 def test_small_records_without_a_disk_are_limited_by_number(tmp_path: Path) -> None:
     """Ten thousand of them, as ever: the newest."""
     blocked = tmp_path / "state"
     blocked.write_text("no folder")
-    with World(tmp_path, policy(mode="off"), path=blocked / "outbox.db", capacity=100 * MIB, all_events=True) as world:
+    with AgentEnvironment(
+        tmp_path, policy(mode="off"), path=blocked / "outbox.db", capacity=100 * MIB, all_events=True
+    ) as environment:
         crowd = [event(f"{number:05}", "Freeze", "web-2") for number in range(UNSAVED_RECORDS // 2)]
         for number in range(2, 6):
-            world.see(document(number, *(crowd if number % 2 == 0 else ())), 1)
-        dropped = world.value("destination_records_dropped_total", destination="otlp", reason="outbox-unwritable")
+            environment.see(document(number, *(crowd if number % 2 == 0 else ())), 1)
+        dropped = environment.value("destination_records_dropped_total", destination="otlp", reason="outbox-unwritable")
         assert dropped
         blocked.unlink()
-        world.live(2)
-        assert len(world.records()) <= UNSAVED_RECORDS + 5
-        assert world.records()[-1].kind in ("canceled", "ended")
+        environment.live(2)
+        assert len(environment.records()) <= UNSAVED_RECORDS + 5
+        assert environment.records()[-1].kind in ("canceled", "ended")

@@ -15,7 +15,17 @@ from exporter.agent.files import check_files
 from exporter.core.policy import Presence, Rule
 from exporter.core.records import VmIdentity
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, World, document, event, policy, started
+from tests.support.agent_environment import (
+    FREEZE,
+    NAME,
+    REBOOT,
+    TIMEOUT,
+    AgentEnvironment,
+    document,
+    event,
+    policy,
+    started,
+)
 from tests.support.approval_case import hours
 
 CONNECTING: Final = 2.5
@@ -28,34 +38,34 @@ UNREAD: Final = frozenset(
 """Changes that no document shows."""
 
 
-def changes() -> dict[str, Callable[[World, Path], None]]:
+def changes() -> dict[str, Callable[[AgentEnvironment, Path], None]]:
     """What may become true while a POST waits for its connection, by name."""
 
-    def shows(number: int, *events: dict[str, Any]) -> Callable[[World, Path], None]:
-        def change(world: World, _folder: Path) -> None:
-            world.source.answer = document(number, *events)
+    def shows(number: int, *events: dict[str, Any]) -> Callable[[AgentEnvironment, Path], None]:
+        def change(environment: AgentEnvironment, _folder: Path) -> None:
+            environment.source.answer = document(number, *events)
 
         return change
 
-    def fails(world: World, _folder: Path) -> None:
-        world.source.answer = MetadataError("malformed", "not JSON")
+    def fails(environment: AgentEnvironment, _folder: Path) -> None:
+        environment.source.answer = MetadataError("malformed", "not JSON")
 
-    def is_another_vm(world: World, _folder: Path) -> None:
-        world.who = replace(world.who, conflict=True)
+    def is_another_vm(environment: AgentEnvironment, _folder: Path) -> None:
+        environment.identity = replace(environment.identity, conflict=True)
 
-    def stops(world: World, _folder: Path) -> None:
-        world.stopping = True
+    def stops(environment: AgentEnvironment, _folder: Path) -> None:
+        environment.stopping = True
 
-    def loses_its_outbox(world: World, _folder: Path) -> None:
-        world.path.unlink()
+    def loses_its_outbox(environment: AgentEnvironment, _folder: Path) -> None:
+        environment.path.unlink()
 
-    def closes(world: World, _folder: Path) -> None:
-        world.clock.wall = datetime(2026, 9, 21, 14, 20, tzinfo=UTC).timestamp()
+    def closes(environment: AgentEnvironment, _folder: Path) -> None:
+        environment.clock.wall = datetime(2026, 9, 21, 14, 20, tzinfo=UTC).timestamp()
 
     given = event()
     return {
-        "hold-file": lambda _world, folder: (folder / "hold").touch(),
-        "ready-file-removed": lambda _world, folder: (folder / "ready").unlink(),
+        "hold-file": lambda _environment, folder: (folder / "hold").touch(),
+        "ready-file-removed": lambda _environment, folder: (folder / "ready").unlink(),
         "started": shows(6, started(given)),
         "more-resources": shows(6, event(REBOOT, "Reboot", "web-0", NAME, "web-2", "web-3")),
         "resources-unreadable": shows(6, event(Resources=7)),
@@ -83,65 +93,65 @@ def test_post_that_waits_for_a_connection_is_stopped(tmp_path: Path, what: str) 
     ready = tmp_path / "ready"
     ready.touch()
     rule = Rule("mine", ("Reboot",), ("User",), require_file=str(ready), when_quiet=True, hours=hours("14:00-14:15"))
-    with World(tmp_path, policy(rules=(rule,), hold_file=str(tmp_path / "hold"))) as world:
-        world.clock.go(datetime(2026, 9, 21, 14, 14, tzinfo=UTC).timestamp() - world.clock.wall)
-        world.source.connects = lambda _event_id: CONNECTING
-        world.see(document(4), 2)
-        world.see(document(5, event()), BETWEEN_POLLS if what in UNREAD else WAITING)
-        changes()[what](world, tmp_path)
-        world.live(2.5 if what not in UNREAD else 0.7)
-        assert world.source.posts == []
-        assert world.value("approval_requests_total") == 0
-        tracked = world.agent.status.state.history(REBOOT.lower())
+    with AgentEnvironment(tmp_path, policy(rules=(rule,), hold_file=str(tmp_path / "hold"))) as environment:
+        environment.clock.go(datetime(2026, 9, 21, 14, 14, tzinfo=UTC).timestamp() - environment.clock.wall)
+        environment.source.connects = lambda _event_id: CONNECTING
+        environment.see(document(4), 2)
+        environment.see(document(5, event()), BETWEEN_POLLS if what in UNREAD else WAITING)
+        changes()[what](environment, tmp_path)
+        environment.live(2.5 if what not in UNREAD else 0.7)
+        assert environment.source.posts == []
+        assert environment.value("approval_requests_total") == 0
+        tracked = environment.agent.status.state.tracked_or_closed(REBOOT.lower())
         assert tracked is not None
         assert tracked.approval.attempts == 0
         assert not tracked.approval.doubtful
-        world.live(1.5)  # a removed outbox is written anew with the next commit
-        assert world.records("approval.failed") == []
+        environment.live(1.5)  # a removed outbox is written anew with the next commit
+        assert environment.records("approval.failed") == []
 
 
 def test_post_does_not_leave_while_a_newer_document_is_committed(tmp_path: Path) -> None:
     """There is a connection just when the disk takes what the document with the start led to."""
-    with World(tmp_path) as world:
-        world.source.connects = lambda _event_id: 4.0
-        world.see(document(2, event()), 2)
-        world.outbox.takes = world.end_posts_now
-        world.see(document(3, started(event())), 3)
-        assert world.source.posts == []
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.connects = lambda _event_id: 4.0
+        environment.see(document(2, event()), 2)
+        environment.outbox.takes = environment.end_posts_now
+        environment.see(document(3, started(event())), 3)
+        assert environment.source.posts == []
 
 
 @pytest.mark.parametrize("shown", [(), (event(),)], ids=["gone", "unchanged"])
 def test_post_does_not_leave_on_a_decision_that_is_not_the_newest(tmp_path: Path, shown: tuple[Any, ...]) -> None:
     """A document is read while the files are checked right before the first byte: it decides anew."""
     here = threading.get_ident()
-    with World(tmp_path, policy(hold_file=str(tmp_path / "hold"))) as world:
-        world.source.connects = lambda _event_id: 0.4
+    with AgentEnvironment(tmp_path, policy(hold_file=str(tmp_path / "hold"))) as environment:
+        environment.source.connects = lambda _event_id: 0.4
 
         def check(paths: Iterable[str]) -> Mapping[str, Presence]:
             found = check_files(paths)
             if threading.get_ident() != here:
-                world.source.hang(2.0)
+                environment.source.hang(2.0)
             return found
 
-        world.look = check
-        world.see(document(2, event()), 1.5)
-        world.see(document(3, *shown), 2.2)
-        assert world.source.posts == []
-        assert "reason=decided-anew" in "".join(world.said("approval.postponed")) or not shown
+        environment.look = check
+        environment.see(document(2, event()), 1.5)
+        environment.see(document(3, *shown), 2.2)
+        assert environment.source.posts == []
+        assert "reason=decided-anew" in "".join(environment.said("approval.postponed")) or not shown
 
 
 def test_post_leaves_when_it_has_a_connection(tmp_path: Path) -> None:
     """Polls go on while it waits, and it is one attempt, counted from when it left."""
-    with World(tmp_path) as world:
-        world.source.connects = lambda _event_id: CONNECTING
-        world.see(document(2, event()), 2)
-        assert world.source.posts == []
-        assert world.value("approval_requests_total") == 0
-        world.live(2)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        assert world.value("approval_requests_total") == 1
-        assert world.value("approvals_postponed_total") == 0
-        (accepted,) = world.records("approval.accepted")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.connects = lambda _event_id: CONNECTING
+        environment.see(document(2, event()), 2)
+        assert environment.source.posts == []
+        assert environment.value("approval_requests_total") == 0
+        environment.live(2)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        assert environment.value("approval_requests_total") == 1
+        assert environment.value("approvals_postponed_total") == 0
+        (accepted,) = environment.records("approval.accepted")
         assert accepted.data["attempt"] == 1
 
 
@@ -152,26 +162,26 @@ def test_post_has_the_newest_spelling_of_the_id(tmp_path: Path) -> None:
     (tmp_path / "ready").mkdir()
     for spelling in ("E-Abc", "e-ABC"):
         (tmp_path / "ready" / spelling).touch()
-    with World(tmp_path, policy(rules=(rule,))) as world:
-        world.source.connects = lambda event_id: CONNECTING if event_id == "E-Abc" else 0.0
-        world.see(document(2, event("E-Abc")), WAITING)
+    with AgentEnvironment(tmp_path, policy(rules=(rule,))) as environment:
+        environment.source.connects = lambda event_id: CONNECTING if event_id == "E-Abc" else 0.0
+        environment.see(document(2, event("E-Abc")), WAITING)
         (tmp_path / "ready" / "E-Abc").unlink()
-        world.see(document(3, event("e-ABC")), 5)
-        assert [event_id for _, event_id in world.source.posts] == ["e-ABC"]
-        assert "reason=decided-anew" in world.said("approval.postponed")[0]
-        assert world.value("approval_requests_total") == 1
+        environment.see(document(3, event("e-ABC")), 5)
+        assert [event_id for _, event_id in environment.source.posts] == ["e-ABC"]
+        assert "reason=decided-anew" in environment.said("approval.postponed")[0]
+        assert environment.value("approval_requests_total") == 1
 
 
 def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
     """The service stopped answering polls while the connection was made."""
-    with World(tmp_path) as world:
-        world.source.connects = lambda _event_id: 4.9
-        world.see(document(2, event()), 0.1)
-        world.source.answer = TIMEOUT
-        world.clock.wall += 5
-        world.live(6)
-        assert world.source.posts == []
-        assert "reason=old-document" in world.said("approval.postponed")[0]
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.connects = lambda _event_id: 4.9
+        environment.see(document(2, event()), 0.1)
+        environment.source.answer = TIMEOUT
+        environment.clock.wall += 5
+        environment.live(6)
+        assert environment.source.posts == []
+        assert "reason=old-document" in environment.said("approval.postponed")[0]
 
 
 @pytest.mark.parametrize("outcome", ["canceled", "started"])
@@ -180,23 +190,23 @@ def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
 def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str, outcome: str) -> None:
     """Without a connection, or on one that breaks before the first byte, nothing was sent: not counted, not in the
     summary, no wait before it is tried again, and no reason to doubt what happened."""
-    with World(tmp_path) as world:
-        setattr(world.source, at, MetadataError(reason, "no way there"))
-        world.see(document(2, event()), 4)
-        assert world.source.posts == []
-        assert len(world.said("approval.postponed")) >= 3
-        tracked = world.agent.status.state.history(REBOOT.lower())
+    with AgentEnvironment(tmp_path) as environment:
+        setattr(environment.source, at, MetadataError(reason, "no way there"))
+        environment.see(document(2, event()), 4)
+        assert environment.source.posts == []
+        assert len(environment.said("approval.postponed")) >= 3
+        tracked = environment.agent.status.state.tracked_or_closed(REBOOT.lower())
         assert tracked is not None
         assert not tracked.approval.unanswered
-        assert world.value("approval_requests_total") == 0
-        assert world.records("approval.failed") == []
-        lines = world.said("approval.postponed")
+        assert environment.value("approval_requests_total") == 0
+        assert environment.records("approval.failed") == []
+        lines = environment.said("approval.postponed")
         assert lines
         assert all(f"reason={reason}" in line and "no way there" in line for line in lines)
         shown = [] if outcome == "canceled" else [started(event())]
-        world.see(document(3, *shown), 2)
-        world.see(document(4), 2)
-        (closed,) = world.records("canceled", "completed")
+        environment.see(document(3, *shown), 2)
+        environment.see(document(4), 2)
+        (closed,) = environment.records("canceled", "completed")
         assert closed.kind == ("canceled" if outcome == "canceled" else "completed")
         assert closed.data["summary"]["approval_attempts"] == 0
         assert closed.data["summary"]["approval_failures"] == []
@@ -205,22 +215,22 @@ def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str
 
 def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_path: Path) -> None:
     """The event is canceled while its POST waits: nothing had been sent."""
-    with World(tmp_path) as world:
-        world.source.connects = lambda _event_id: CONNECTING
-        world.see(document(2, event()), WAITING)
-        world.see(document(3), 5)
-        (closed,) = world.records("canceled", "ended")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.connects = lambda _event_id: CONNECTING
+        environment.see(document(2, event()), WAITING)
+        environment.see(document(3), 5)
+        (closed,) = environment.records("canceled", "ended")
         assert closed.kind == "canceled"
         assert closed.data["summary"]["approval_attempts"] == 0
 
 
 def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
     """Azure may have accepted what it did not answer."""
-    with World(tmp_path) as world:
-        world.source.hangs = lambda _event_id: 4.0
-        world.see(document(2, event()), WAITING)
-        world.see(document(3), 5)
-        (closed,) = world.records("canceled", "ended")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.hangs = lambda _event_id: 4.0
+        environment.see(document(2, event()), WAITING)
+        environment.see(document(3), 5)
+        (closed,) = environment.records("canceled", "ended")
         assert closed.kind == "ended"
         assert closed.data["summary"]["approval_attempts"] == 1
 
@@ -228,11 +238,11 @@ def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("status", "doubtful"), [(400, False), (404, False), (429, False), (500, True), (503, True)])
 def test_server_error_leaves_an_approval_in_doubt(tmp_path: Path, status: int, doubtful: bool) -> None:
     """After a 5xx Azure may have accepted it all the same, so an event that disappears is `ended`."""
-    with World(tmp_path) as world:
-        world.source.refusal = MetadataError("other", "no", status_code=status)
-        world.see(document(2, event()), 2)
-        world.see(document(3), 2)
-        (closed,) = world.records("canceled", "ended")
+    with AgentEnvironment(tmp_path) as environment:
+        environment.source.refusal = MetadataError("other", "no", status_code=status)
+        environment.see(document(2, event()), 2)
+        environment.see(document(3), 2)
+        (closed,) = environment.records("canceled", "ended")
         assert closed.kind == ("ended" if doubtful else "canceled")
 
 
@@ -245,15 +255,15 @@ QUIET: Final = Rule("quiet", ("Reboot",), when_quiet=True)
 def test_approved_event_that_is_not_over_is_not_quiet(tmp_path: Path) -> None:
     """Of two events of one document the second waits until the first is over, not only until it is Started."""
     first, second = event(), event("second")
-    with World(tmp_path, policy(rules=(QUIET,))) as world:
-        world.see(document(2, first, second), 20)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        world.see(document(3, started(first), second), 5)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        found = world.agent.status.state.process.decisions["second"]
+    with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
+        environment.see(document(2, first, second), 20)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        environment.see(document(3, started(first), second), 5)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
+        found = environment.agent.status.state.process.decisions["second"]
         assert (found.reason.value, found.finding) == ("not-quiet", f"Reboot {REBOOT} is or was Started")
-        world.see(document(4, second), 3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
+        environment.see(document(4, second), 3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT, "second"]
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -261,31 +271,31 @@ def test_rule_without_the_condition_goes_first(tmp_path: Path, order: int) -> No
     """An event that must be alone waits for one that need not be, whatever their order in the document."""
     rules = (Rule("any", ("Freeze",)), QUIET)
     shown = [event(FREEZE, "Freeze"), event()][::order]
-    with World(tmp_path, policy(rules=rules)) as world:
-        world.see(document(2, *shown), 20)
-        assert [event_id for _, event_id in world.source.posts] == [FREEZE]
-        (held,) = [found for found in world.records("approval.decided") if found.subject == REBOOT]
+    with AgentEnvironment(tmp_path, policy(rules=rules)) as environment:
+        environment.see(document(2, *shown), 20)
+        assert [event_id for _, event_id in environment.source.posts] == [FREEZE]
+        (held,) = [found for found in environment.records("approval.decided") if found.subject == REBOOT]
         assert held.data["decision"]["finding"] == f"Freeze {FREEZE} was approved and is not over"
 
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_unanswered_approval_is_not_quiet(tmp_path: Path, hangs: bool) -> None:
     """Whether Azure accepted it is not known yet, or will never be."""
-    with World(tmp_path, policy(rules=(QUIET,))) as world:
-        world.source.hangs = (lambda _event_id: 4.9) if hangs else None
-        world.source.refusal = None if hangs else MetadataError("server-error", "oops", status_code=500)
-        world.see(document(2, event(), event("second")), 3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+    with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
+        environment.source.hangs = (lambda _event_id: 4.9) if hangs else None
+        environment.source.refusal = None if hangs else MetadataError("server-error", "oops", status_code=500)
+        environment.see(document(2, event(), event("second")), 3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
 def test_refused_approval_disturbs_no_other(tmp_path: Path) -> None:
     """Azure did not accept the first one, and it would be held now."""
-    with World(tmp_path, policy(rules=(QUIET,))) as world:
-        world.source.refusal = MetadataError("status-400", "no", status_code=400)
-        world.see(document(2, event(), event("second")), 3)
-        world.source.refusal = None
-        world.see(document(3, event(EventSource="Platform", EventType="Freeze"), event("second")), 3)
-        assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
+    with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
+        environment.source.refusal = MetadataError("status-400", "no", status_code=400)
+        environment.see(document(2, event(), event("second")), 3)
+        environment.source.refusal = None
+        environment.see(document(3, event(EventSource="Platform", EventType="Freeze"), event("second")), 3)
+        assert [event_id for _, event_id in environment.source.posts] == [REBOOT, "second"]
 
 
 # -- what it waits for, and what Azure answers
@@ -294,11 +304,11 @@ def test_refused_approval_disturbs_no_other(tmp_path: Path) -> None:
 def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
     """The file that is missing is named; a finding that changes makes no new record, and the status has the newest."""
     rule = Rule("mine", ("Reboot",), settle=30.0, require_file=str(tmp_path / "ready" / "{event_id}"))
-    with World(tmp_path, policy(rules=(rule,))) as world:
-        world.see(document(2, event("a-1")), 12)
-        assert world.agent.status.state.process.decisions["a-1"].finding == "unchanged for 12 s of 30 s"
-        world.live(25)
-        settling, unprepared = world.records("approval.decided")
+    with AgentEnvironment(tmp_path, policy(rules=(rule,))) as environment:
+        environment.see(document(2, event("a-1")), 12)
+        assert environment.agent.status.state.process.decisions["a-1"].finding == "unchanged for 12 s of 30 s"
+        environment.live(25)
+        settling, unprepared = environment.records("approval.decided")
         assert settling.data["decision"]["finding"] == "unchanged for 0 s of 30 s"
         missing = tmp_path / "ready" / "a-1"
         finding = f"it is not known whether {missing} exists"
@@ -306,37 +316,37 @@ def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
         assert unprepared.data["decision"]["finding"] == finding
         assert unprepared.data["message"].endswith(f"(rule mine): {finding}")
         (tmp_path / "ready").mkdir()
-        world.live(3)
-        assert len(world.records("approval.decided")) == 2
-        assert world.agent.status.state.process.decisions["a-1"].finding == f"{missing} does not exist"
-        assert logged_finding in world.said("approval.decided")[1]
+        environment.live(3)
+        assert len(environment.records("approval.decided")) == 2
+        assert environment.agent.status.state.process.decisions["a-1"].finding == f"{missing} does not exist"
+        assert logged_finding in environment.said("approval.decided")[1]
 
 
 def test_identity_is_in_the_finding(tmp_path: Path) -> None:
     """A name that only the settings give is named as not confirmed."""
-    with World(tmp_path) as world:
-        world.who = VmIdentity(world.who.vm, confirmed=False)
-        world.see(document(2, event()), 2)
-        assert world.agent.status.state.process.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
+    with AgentEnvironment(tmp_path) as environment:
+        environment.identity = VmIdentity(environment.identity.vm, confirmed=False)
+        environment.see(document(2, event()), 2)
+        assert environment.agent.status.state.process.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
 
 
 def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) -> None:
     """Azure's answer is in every line; the closing record has the number of failures by reason."""
-    with World(tmp_path) as world:
+    with AgentEnvironment(tmp_path) as environment:
         refused = MetadataError("status-400", "HTTP 400 no such event", status_code=400)
-        world.source.refusal = refused
-        world.see(document(2, event()), 20)
-        world.source.refusal = MetadataError("server-error", "HTTP 503 busy", status_code=503)
-        world.live(30)
-        world.source.refusal = refused
-        world.live(70)
-        attempts = len(world.source.posts)
+        environment.source.refusal = refused
+        environment.see(document(2, event()), 20)
+        environment.source.refusal = MetadataError("server-error", "HTTP 503 busy", status_code=503)
+        environment.live(30)
+        environment.source.refusal = refused
+        environment.live(70)
+        attempts = len(environment.source.posts)
         assert attempts >= 5
-        lines = world.said("approval.failed")
+        lines = environment.said("approval.failed")
         assert [f"attempt={number} " in line for number, line in enumerate(lines, 1)] == [True] * attempts
         assert all("status_code=400" in line or "status_code=503" in line for line in lines)
         assert sum("HTTP 400 no such event" in line for line in lines) >= 3
-        failed = world.records("approval.failed")
+        failed = environment.records("approval.failed")
         assert [(found.data["reason"], found.data["count"]) for found in failed] == [
             ("status-400", 1),
             ("server-error", 1),
@@ -345,8 +355,8 @@ def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) ->
             (line,) = [line for line in lines if f" id={record.id}" in line]
             assert f"attempt={record.data['attempt']} " in line
         assert sum(" id=" in line for line in lines) == len(failed)
-        world.see(document(3), 2)
-        (closed,) = world.records("ended")
+        environment.see(document(3), 2)
+        (closed,) = environment.records("ended")
         counts = {each["reason"]: each["count"] for each in closed.data["summary"]["approval_failures"]}
         assert sum(counts.values()) == attempts
         assert set(counts) == {"status-400", "server-error"}

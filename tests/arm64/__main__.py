@@ -25,7 +25,7 @@ LOGS: Final = ROOT / "build" / "arm64"
 INSTALL: Final = (
     "pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable ."
 )
-TELL: Final = (
+SIGNAL: Final = (
     "import platform, sqlite3, ssl, sys; print(platform.machine(), *platform.libc_ver(), 'Python', "
     "sys.version.split()[0], 'SQLite', sqlite3.sqlite_version, ssl.OPENSSL_VERSION)"
 )
@@ -47,7 +47,7 @@ def main() -> int:
         with alone():
             with step("a Debian for arm64 with Python and the locked wheels"):
                 root = make()
-            good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{TELL}"', wanted=ARRIVED)
+            good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{SIGNAL}"', wanted=ARRIVED)
             good = run(root, "tests", f"{INSTALL} && {tests(args.workers, args.tests)}") and good
     except Missing as error:
         print(error, file=sys.stderr)

@@ -155,8 +155,8 @@ def entered(
 
     Its standard output and error go to `output`, its environment is `environ` alone beside what every shell has.
     """
-    told_ready, ready = os.pipe()
-    go, tell_go = os.pipe()
+    reported_ready, ready = os.pipe()
+    go, signal_go = os.pipe()
     clean = {"PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(environ or {})}
     places = (str(root), *([str(source)] if source else []))
     process = subprocess.Popen(
@@ -170,13 +170,13 @@ def entered(
     try:
         os.close(ready)
         os.close(go)
-        if os.read(told_ready, 1):  # nothing: it has ended, and said why
+        if os.read(reported_ready, 1):  # nothing: it has ended, and said why
             for kind in ("uid_map", "gid_map"):
                 Path(f"/proc/{process.pid}/{kind}").write_text("0 0 4294967295\n", encoding="ascii")
-            os.write(tell_go, b"1")
+            os.write(signal_go, b"1")
         yield process
     finally:
-        os.close(told_ready)
-        os.close(tell_go)
+        os.close(reported_ready)
+        os.close(signal_go)
         process.kill()
         process.wait()

@@ -93,9 +93,9 @@ class Chart:
         say, before = self.verdicts.say, self._everything()
         template = self._helm("template", "--api-versions", f"{crds.OPERATOR}/v1", own=own)
         strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
-        say(strict.good and not strict.warnings, f"{name}: valid, strictly", template.refusal or strict.told)
+        say(strict.good and not strict.warnings, f"{name}: valid, strictly", template.refusal or strict.recorded)
         answer = self._install(own)
-        say(answer.good and not answer.warnings, f"{name}: installed", answer.told)
+        say(answer.good and not answer.warnings, f"{name}: installed", answer.recorded)
         yield
         gone = self._helm("uninstall", "--wait")
         left = wait_for(lambda: not self._everything() - before, SECONDS)
@@ -136,8 +136,8 @@ class Chart:
                 answer = self._upgrade({"log": {"format": "logfmt"}, "settings": {"records": {"scope": "all"}}})
                 rolled = agents.wait() and answer.good and not before & agents.uids()
                 most = most_unavailable(watch.events(), wanted)
-            told = answer.refusal or f"{len(agents.uids())} new pods, at most {most} node without a ready one"
-            say(rolled and most == 1, "changed values roll out, one node at a time", told)
+            recorded = answer.refusal or f"{len(agents.uids())} new pods, at most {most} node without a ready one"
+            say(rolled and most == 1, "changed values roll out, one node at a time", recorded)
             second = self._daemon_set()
             same = second["spec"]["selector"] == first["spec"]["selector"]
             same = same and second["metadata"]["uid"] == first["metadata"]["uid"]
@@ -147,8 +147,8 @@ class Chart:
             back = self._helm("rollback", "--wait", "--timeout", "90s")
             format_ = _environment(self._daemon_set())["SCHEDULED_EVENTS_LOG_FORMAT"]
             what = "an upgrade whose image never gets ready stops at the first node, and helm rollback mends it"
-            mended = back.good and agents.wait() and format_ == "logfmt"
-            say(stopped and mended, what, back.refusal or f"{format_} again")
+            repaired = back.good and agents.wait() and format_ == "logfmt"
+            say(stopped and repaired, what, back.refusal or f"{format_} again")
             agents.land(self.verdicts, "and a ready pod is on each Linux VM again")
 
     def _without_definitions(self) -> None:
@@ -198,7 +198,7 @@ class Chart:
             strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
             good = template.good and strict.good and not strict.warnings
             what = f"the values under “{heading}” of docs/{DOCUMENTATION.name}: valid, strictly"
-            self.verdicts.say(good, what, template.refusal or strict.told)
+            self.verdicts.say(good, what, template.refusal or strict.recorded)
 
     def _selected(self, group: str) -> None:
         """The PodMonitor finds the pods that there are."""

@@ -14,7 +14,7 @@ from tests.cluster.daemons import ClusterError
 
 SECONDS: Final = 180.0
 """The longest that a single command may take."""
-TOLD: Final = 320
+RECORDED: Final = 320
 """Characters of a refusal that are shown."""
 
 Json = dict[str, Any]
@@ -41,10 +41,10 @@ class Answer:
     def refusal(self) -> str:
         """The words of a failure, as far as a line takes them, or nothing."""
         lines = [line.strip() for line in self.err.splitlines() if not line.startswith("Warning: ")]
-        return "" if self.good else " ".join(lines)[:TOLD]
+        return "" if self.good else " ".join(lines)[:RECORDED]
 
     @property
-    def told(self) -> str:
+    def recorded(self) -> str:
         """The refusal, or else the warnings, or nothing."""
         return self.refusal or "; ".join(self.warnings)
 

@@ -89,8 +89,8 @@ class Manifests:
         """Applied while the block lasts; judges that it is accepted, is the same a second time, and goes."""
         say, kubectl = self.verdicts.say, self._kubectl
         answer = kubectl("apply", STRICT, "-k", folder)
-        told = answer.told or f"{len(answer.out.splitlines())} objects, no warning"
-        say(answer.good and not answer.warnings, f"{name} is accepted, validated strictly", told)
+        recorded = answer.recorded or f"{len(answer.out.splitlines())} objects, no warning"
+        say(answer.good and not answer.warnings, f"{name} is accepted, validated strictly", recorded)
         again = kubectl("diff", "-k", folder)
         say(again.good, f"{name} applied again changes nothing", again.refusal or again.out[:300])
         yield
@@ -170,9 +170,9 @@ class Manifests:
         components = sorted(path.name for path in (KUSTOMIZE / "components").iterdir())
         overlay = self._overlay(*components)
         answer = self._kubectl("apply", STRICT, "-k", overlay)
-        told = 'no matches for kind "PodMonitor"' in answer.err and "ensure CRDs are installed first" in answer.err
+        recorded = 'no matches for kind "PodMonitor"' in answer.err and "ensure CRDs are installed first" in answer.err
         say(
-            not answer.good and told,
+            not answer.good and recorded,
             "the pod-monitor component without its CRD is refused in clear words",
             answer.refusal,
         )

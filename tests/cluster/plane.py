@@ -117,7 +117,7 @@ class Plane(contextlib.ExitStack):
         )
 
     def _run_api_server(self, etcd: int) -> None:
-        accounts = self._folder / "accounts"
+        account_keys = self._folder / "accounts"
         self._run(
             self._programs.kube_apiserver,
             *("--etcd-servers", f"https://{HOST}:{etcd}", "--etcd-cafile", self._folder / "ca.pem"),
@@ -136,8 +136,8 @@ class Plane(contextlib.ExitStack):
             *("--token-auth-file", self._folder / "tokens.csv", "--authorization-mode", "Node,RBAC"),
             "--feature-gates=WatchList=false",  # Debian's etcd 3.4 can't serve it: clients list, and then watch
             *("--anonymous-auth=false", "--allow-privileged", "--service-cluster-ip-range", "10.96.0.0/16"),
-            *("--service-account-issuer", "https://cluster.local", "--service-account-key-file", f"{accounts}.pem"),
-            *("--service-account-signing-key-file", f"{accounts}.key"),
+            *("--service-account-issuer", "https://cluster.local", "--service-account-key-file", f"{account_keys}.pem"),
+            *("--service-account-signing-key-file", f"{account_keys}.key"),
         )
 
     def _run(self, program: Path, *arguments: str | Path) -> None:

@@ -20,8 +20,8 @@ class Verdicts:
             self.good += 1
         else:
             self.bad.append(sentence)
-        told = f": {seen}" if str(seen) else ""
-        print(f"{'ok ' if holds else 'BAD'} {sentence}{told}", flush=True)
+        recorded = f": {seen}" if str(seen) else ""
+        print(f"{'ok ' if holds else 'BAD'} {sentence}{recorded}", flush=True)
         return holds
 
     def heading(self, name: str) -> None:

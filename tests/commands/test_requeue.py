@@ -22,7 +22,7 @@ from exporter.errors import Permanent
 from exporter.log.log import Log
 from exporter.outbox.queue import requeue
 from tests.agent.test_delivery import Backend
-from tests.support.delivery_world import Line
+from tests.support.delivery_environment import Line
 from tests.support.eventhubs_target import a_record
 from tests.support.outbox_content import BOTH, STATE, drained, opened
 from tests.support.outbox_content import a_record as a_small_record

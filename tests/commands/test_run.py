@@ -48,15 +48,15 @@ def test_agent_that_ends_by_itself_gives_its_exit_code(code: int) -> None:
 
 
 def test_agent_that_ends_after_a_stop_gives_its_exit_code() -> None:
-    text, stops, told = io.StringIO(), Stops(), threading.Event()
+    text, stops, recorded = io.StringIO(), Stops(), threading.Event()
     log = Log(text)
 
     def agent() -> int:
         stops.stop()
-        assert told.wait(60)
+        assert recorded.wait(60)
         return 0
 
-    assert run_until_stopped(agent, told.set, stops.by, log, 60) == 0
+    assert run_until_stopped(agent, recorded.set, stops.by, log, 60) == 0
     assert logged(log, text) == ""
 
 

@@ -123,11 +123,11 @@ def test_simulate_as_json_tells_the_same_an_object_a_line(capsys: pytest.Capture
     """Where it listens, what is played, and each document as a client gets it; `--list` too."""
     words = ("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end", "--format", "json")
     assert simulate(arguments(*words)) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["kind"] for each in told] == ["listening", "scenario", *["document"] * 3]
-    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+", told[0]["url"])
-    assert (told[0]["vm"], told[1]["vms"], told[1]["name"]) == ("vm-1", ["vm-1"], "host-failure")
-    documents = [each["document"] for each in told[2:]]
+    recorded = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["kind"] for each in recorded] == ["listening", "scenario", *["document"] * 3]
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+", recorded[0]["url"])
+    assert (recorded[0]["vm"], recorded[1]["vms"], recorded[1]["name"]) == ("vm-1", ["vm-1"], "host-failure")
+    documents = [each["document"] for each in recorded[2:]]
     assert [document["DocumentIncarnation"] for document in documents] == [1, 2, 3]
     assert documents[1]["Events"][0]["EventStatus"] == "Started"
     assert simulate(arguments("--list", "--format", "json")) == 0

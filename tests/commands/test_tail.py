@@ -341,7 +341,7 @@ def test_the_outbox_is_followed_also_when_another_file_takes_its_place(outbox: O
     assert list(reader.new()) == []
     commit(outbox, 1, 2)
     assert [entry.record.id for entry in reader.new()] == [a_record(2).id]
-    outbox.renew("other-vm")
+    outbox.start_new_file("other-vm")
     commit(outbox, 3)
     assert [entry.record.id for entry in reader.new()] == [a_record(3).id]
 

@@ -84,9 +84,9 @@ def a_policy(folder: Path) -> str:
 def test_replay_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path, vm: str) -> None:
     """Timeline, table and comparison; nothing of a name or an id is left out of the table."""
     recording, policy = a_recording(tmp_path), a_policy(tmp_path)
-    told = printed(capsys, "replay", recording, "--vm", vm)
-    assert LONG_ID in told
-    assert WIDE_ID in told.replace("\n", "")
+    recorded = printed(capsys, "replay", recording, "--vm", vm)
+    assert LONG_ID in recorded
+    assert WIDE_ID in recorded.replace("\n", "")
     printed(capsys, "replay", recording, "--vm", vm, "--policy", policy)
     printed(capsys, "replay", recording, "--vm", vm, f"--config.file={policy}")
     printed(capsys, "replay", recording)
@@ -99,8 +99,8 @@ def test_every_scenario_fits(capsys: pytest.CaptureFixture[str], name: str) -> N
     printed(capsys, "replay", name, "--approval.mode", "enforce", "--records.scope", "all")
 
 
-def a_story(folder: Path) -> str:
-    story: Mapping[str, Any] = {
+def a_scenario(folder: Path) -> str:
+    written: Mapping[str, Any] = {
         "description": "A story of names that somebody thought would never be printed. " * 3,
         "vms": list(NAMES),
         "steps": [
@@ -115,18 +115,18 @@ def a_story(folder: Path) -> str:
         ],
     }  # fmt: skip
     path = folder / f"{'a-story-' * 12}.json"
-    path.write_text(json.dumps(story), encoding="utf-8")
+    path.write_text(json.dumps(written), encoding="utf-8")
     return str(path)
 
 
 def test_simulate_and_demo_of_long_names_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The play of each VM, the list of all that there is, and the summary of the demo."""
-    story = a_story(tmp_path)
+    written = a_scenario(tmp_path)
     listen = ("--listen", "127.0.0.1:0")
-    printed(capsys, "simulate", "--scenario", story, "--vm", LONG_VM, "--vm", WIDE_VM, "--speed=50", *listen, "--end")
+    printed(capsys, "simulate", "--scenario", written, "--vm", LONG_VM, "--vm", WIDE_VM, "--speed=50", *listen, "--end")
     printed(capsys, "simulate", "--list")
-    told = printed(capsys, "demo", "--scenario", story, "--vm", WIDE_VM, "--speed", "4", *listen)
-    assert "Every record arrived in every output" in told
+    recorded = printed(capsys, "demo", "--scenario", written, "--vm", WIDE_VM, "--speed", "4", *listen)
+    assert "Every record arrived in every output" in recorded
 
 
 def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: P
     outbox.commit(State(birth=AT), records)
     outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected: " + "because " * 60)
     outbox.close()
-    told = printed(capsys, "tail", "--outbox", str(tmp_path / "outbox.db"))
-    assert "parked by otlp" in " ".join(told.split())
+    recorded = printed(capsys, "tail", "--outbox", str(tmp_path / "outbox.db"))
+    assert "parked by otlp" in " ".join(recorded.split())
     assert main(["tail", "--outbox", str(tmp_path / "outbox.db"), "--format", "json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(records)  # JSON is not wrapped
 
@@ -162,6 +162,6 @@ def test_check_of_long_paths_and_rules_fits(capsys: pytest.CaptureFixture[str], 
         "--approval.mode=enforce",
         "--web.listen-address=127.0.0.1:0",
     )
-    told = printed(capsys, "check", *flags)
-    assert "warning: " in told
+    recorded = printed(capsys, "check", *flags)
+    assert "warning: " in recorded
     printed(capsys, "check", "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)

@@ -95,10 +95,10 @@ def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: Send
         first.communicate(timeout=60)
         fleet.run(6)
         counts = finished(started(program, broker, state, output, "--once"))
-    told = {(line["source"], line["id"]): line for line in lines(path)}
+    printed = {(line["source"], line["id"]): line for line in lines(path)}
     sent = {(record.source, record.id): record for record in fleet.records()}
-    assert told.keys() == sent.keys()
-    assert all(told[key]["kind"] == record.kind for key, record in sent.items())
+    assert printed.keys() == sent.keys()
+    assert all(printed[key]["kind"] == record.kind for key, record in sent.items())
     assert counts["received"] < len(broker.messages(HUB)), "it began where it was killed"
     assert counts["skipped"] == {}
 
@@ -298,10 +298,10 @@ REFUSED_BY_JAVASCRIPT: Final[dict[str, str | None]] = {
 def test_the_consumers_refuse_the_same(tmp_path: Path) -> None:
     """With the same reason, but for what only one of them can read."""
     found = javascript(list(hostile().values()), tmp_path)
-    told = {name: one["skipped"] for name, one in zip(hostile(), found, strict=True)}
+    printed = {name: one["skipped"] for name, one in zip(hostile(), found, strict=True)}
     ours = {name: read_by_python(body) for name, body in hostile().items() if name not in REFUSED_BY_JAVASCRIPT}
     expected = {name: one if isinstance(one, str) else None for name, one in ours.items()}
-    assert told == expected | REFUSED_BY_JAVASCRIPT
+    assert printed == expected | REFUSED_BY_JAVASCRIPT
 
 
 def test_a_line_of_an_event_has_the_summarys_members() -> None:

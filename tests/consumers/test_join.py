@@ -18,7 +18,7 @@ from deploy.consumers.python.event_summaries.join import OUTCOMES, due, event_su
 from deploy.consumers.python.event_summaries.record import AzureEvent, Fact, Place
 from exporter.core.records import Record, timestamp
 from tests.support.core_documents import NOON
-from tests.support.fleet_records import NOW, summaries, told_by_a_fleet
+from tests.support.fleet_records import NOW, recorded_by_a_fleet, summaries
 
 EVENT: Final = AzureEvent("E-1", "Freeze", "Platform", "Scheduled", "", 5, ("web_0", "web_1"))
 KINDS: Final = (
@@ -64,7 +64,7 @@ def life(vm: str, begin: float = 0.0) -> list[Fact]:
     ]
 
 
-def told(facts: Sequence[Fact], give_up: float | None = None, now: str = NOW) -> dict[str, Any]:
+def recorded(facts: Sequence[Fact], give_up: float | None = None, now: str = NOW) -> dict[str, Any]:
     return event_summary(facts, now, give_up)
 
 
@@ -126,13 +126,13 @@ def test_order_and_copies_change_nothing(facts: list[Fact], chance: random.Rando
     """The summary is one of the set of records, not of the way they came."""
     shuffled = facts + chance.choices(facts, k=len(facts))
     chance.shuffle(shuffled)
-    assert told(shuffled, give_up) == told(facts, give_up)
+    assert recorded(shuffled, give_up) == recorded(facts, give_up)
 
 
 @given(FACTS)
 def test_any_summary_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
     """Whatever was told: a state of the four, an outcome exactly when it is over, no record counted twice."""
-    found = told(facts, 30.0)
+    found = recorded(facts, 30.0)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["state"] in {"scheduled", "started", "no-end", "closed"}
     assert (found["outcome"] is not None) == (found["state"] == "closed")
@@ -143,7 +143,7 @@ def test_any_summary_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
 @given(FACTS)
 def test_who_told_and_who_was_silent_are_all_there_are(facts: list[Fact]) -> None:
     """A VM that Azure names is among those who told, or it is silent; names are compared without case."""
-    found = told(facts)
+    found = recorded(facts)
     heard = {name.lower() for name in found["reported_by"]}
     assert {name.lower() for name in found["resources"]} - heard == {name.lower() for name in found["not_reported_by"]}
     assert heard == {one.vm.lower() for one in facts}
@@ -167,7 +167,7 @@ def test_a_real_fleet_gives_one_summary_in_any_order(seed: int, tmp_path: Path) 
 
 
 def _real(folder: Path) -> list[Record]:
-    return told_by_a_fleet(folder, 4, events=2)
+    return recorded_by_a_fleet(folder, 4, events=2)
 
 
 # -- stories
@@ -175,21 +175,21 @@ def _real(folder: Path) -> list[Record]:
 
 def test_the_first_sight_is_the_earliest_of_all() -> None:
     """With the notice that this witness had."""
-    found = told([*life("web_1", 3.0), *life("web_0", 1.0)])
+    found = recorded([*life("web_1", 3.0), *life("web_0", 1.0)])
     assert (found["first_seen"], found["first_seen_by"], found["notice_seconds"]) == (at(1.0), "web_0", 899.0)
     assert found["started_at"] == at(101.0)
 
 
 def test_a_witness_is_enough_where_the_vm_itself_is_silent() -> None:
     """A VM that lost its disk tells nothing; its neighbour with scope=all does."""
-    found = told(life("neighbour"))
+    found = recorded(life("neighbour"))
     assert (found["state"], found["outcome"], found["reported_by"]) == ("closed", "completed", ["neighbour"])
     assert found["not_reported_by"] == ["web_0", "web_1"]
 
 
 def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
     """The outcome is that of the best witness, and who contradicts is visible."""
-    found = told([*life("web_0"), fact("scheduled", 0, "web_1"), closing("canceled", 105, "web_1")])
+    found = recorded([*life("web_0"), fact("scheduled", 0, "web_1"), closing("canceled", 105, "web_1")])
     assert (found["outcome"], found["outcome_by"]) == ("completed", "web_0")
     assert found["conflicts"] == [{"field": "outcome", "said": {"canceled": ["web_1"], "completed": ["web_0"]}}]
 
@@ -198,31 +198,31 @@ def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
     """Of two that say the same, the one who watched without a break."""
     begun = [fact("started", 0, "web_0"), fact("started", 0, "web_1")]
     for worse in ({"gaps": 2}, {"gap_seconds": 40.0}, {"seen_before": "gap"}, {"unseen": ("gap",)}):
-        found = told([*begun, closing("completed", 105, "web_0", **worse), closing("completed", 106, "web_1")])
+        found = recorded([*begun, closing("completed", 105, "web_0", **worse), closing("completed", 106, "web_1")])
         assert (found["outcome_by"], found["gone_at"]) == ("web_1", at(106))
 
 
 def test_not_seen_is_no_contradiction() -> None:
     """`ended` says that a witness does not know; a late one that does know revises the summary."""
-    blind = [fact("scheduled", 0, "web_1"), closing("ended", 500, "web_1", unseen=("restart",))]
-    alone = told(blind)
+    without_data = [fact("scheduled", 0, "web_1"), closing("ended", 500, "web_1", unseen=("restart",))]
+    alone = recorded(without_data)
     assert (alone["state"], alone["outcome"], alone["unseen"]) == ("closed", "ended", ["restart"])
-    found = told([*blind, *life("web_0")])
+    found = recorded([*without_data, *life("web_0")])
     assert (found["outcome"], found["unseen"], found["conflicts"]) == ("completed", [], [])
 
 
 def test_one_that_leaves_an_event_does_not_end_it_for_the_others() -> None:
     """`ended` of one VM while another still has the event: it is open."""
     left = [fact("scheduled", 0, "web_0"), closing("ended", 5, "web_0", unseen=("not-this-vm",))]
-    assert told([*left, fact("scheduled", 0, "web_1")])["state"] == "scheduled"
-    assert told(left)["outcome"] == "ended"
-    assert told([*left, fact("started", 9, "web_0", started_by="not_before")])["state"] == "started"
+    assert recorded([*left, fact("scheduled", 0, "web_1")])["state"] == "scheduled"
+    assert recorded(left)["outcome"] == "ended"
+    assert recorded([*left, fact("started", 9, "web_0", started_by="not_before")])["state"] == "started"
 
 
 def test_a_cancellation_waits_for_who_saw_it_start() -> None:
     """Of two VMs that contradict each other, the one that saw more has not finished."""
     facts = [fact("scheduled", 0, "web_0"), closing("canceled", 50, "web_0"), fact("started", 40, "web_1")]
-    assert told(facts)["state"] == "started"
+    assert recorded(facts)["state"] == "started"
 
 
 def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None:
@@ -231,23 +231,23 @@ def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None
     neighbours = [
         fact("started", 3, f"web_{number}", started_by=word) for number, word in ((1, "other"), (2, "not_before"))
     ]
-    found = told([*own, fact("started", 3, started_by="this_vm"), *neighbours])
+    found = recorded([*own, fact("started", 3, started_by="this_vm"), *neighbours])
     assert (found["started_by"], found["approved_by_vm"], found["rule"]) == ("this_vm", "web_0", "freeze")
     assert found["conflicts"] == []
 
 
 def test_who_let_it_start_can_be_in_conflict() -> None:
     """Without an approval of ours, one clock says early and another late."""
-    found = told([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
+    found = recorded([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
     assert found["started_by"] == "other"
     assert found["conflicts"] == [{"field": "started_by", "said": {"other": ["web_0"], "not_before": ["web_1"]}}]
 
 
 def test_what_each_vm_felt_is_the_most_it_told() -> None:
     """Zero is not the same as nobody watched: a VM that watched and felt nothing is there with null."""
-    felt = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
-    felt += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
-    found = told([*life("web_0"), *life("web_1"), *felt, *life("neighbour")])
+    observed = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
+    observed += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
+    found = recorded([*life("web_0"), *life("web_1"), *observed, *life("neighbour")])
     assert found["interruption_seconds"] == {"web_0": 5.5, "web_1": None}
     assert found["interruption_longest_seconds"] == 3.5
 
@@ -255,30 +255,30 @@ def test_what_each_vm_felt_is_the_most_it_told() -> None:
 def test_an_event_whose_end_never_comes_is_given_up() -> None:
     """After its last word and its NotBefore; a late end still closes it."""
     open_event = [fact("scheduled", 0, not_before=at(900))]
-    assert told(open_event, 60.0, at(930))["state"] == "scheduled"
-    assert told(open_event, 60.0, at(961))["state"] == "no-end"
-    assert told(open_event, None, at(99_999))["state"] == "scheduled"
-    assert told([*open_event, closing("completed", 99_999)], 60.0, at(99_999))["state"] == "closed"
-    assert due(told(open_event)) == at(900)
+    assert recorded(open_event, 60.0, at(930))["state"] == "scheduled"
+    assert recorded(open_event, 60.0, at(961))["state"] == "no-end"
+    assert recorded(open_event, None, at(99_999))["state"] == "scheduled"
+    assert recorded([*open_event, closing("completed", 99_999)], 60.0, at(99_999))["state"] == "closed"
+    assert due(recorded(open_event)) == at(900)
 
 
 def test_the_places_and_tags_are_those_of_the_vms_that_it_names() -> None:
     """For routing: a neighbour's owner is not the event's."""
     own = Place("sub", "group", "web", "westeurope", (("owner", "team-a"),))
     other = Place("sub", "group", "batch", "westeurope", (("owner", "team-b"),))
-    found = told([fact("scheduled", 0, place=own), fact("scheduled", 0, "neighbour", place=other)])
+    found = recorded([fact("scheduled", 0, place=own), fact("scheduled", 0, "neighbour", place=other)])
     assert (found["vmss_name"], found["tags"], found["location"]) == (["web"], {"owner": ["team-a"]}, ["westeurope"])
-    assert told([fact("scheduled", 0, "neighbour", place=other)])["tags"] == {"owner": ["team-b"]}
+    assert recorded([fact("scheduled", 0, "neighbour", place=other)])["tags"] == {"owner": ["team-b"]}
 
 
 def test_what_azure_said_last_is_shown_with_all_that_it_ever_named() -> None:
     """A VM that an update dropped was named all the same."""
     later = replace(EVENT, resources=("web_1",), status="Started")
-    found = told([fact("scheduled", 0), fact("updated", 5, event=later)])
+    found = recorded([fact("scheduled", 0), fact("updated", 5, event=later)])
     assert (found["event_status"], found["resources"]) == ("Started", ["web_0", "web_1"])
 
 
 def test_an_approval_that_went_wrong_is_a_warning() -> None:
     """Failed, outdated, not understood."""
-    found = told([fact("scheduled", 0), fact("approval.failed", 1, attempts=3), fact("approval.outdated", 2)])
+    found = recorded([fact("scheduled", 0), fact("approval.failed", 1, attempts=3), fact("approval.outdated", 2)])
     assert (found["warnings"], found["approval_attempts"]) == (["approval.failed", "approval.outdated"], 3)

@@ -181,14 +181,14 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
         store = Store(tmp_path / "a.db")
         consumer = Consumer(store, output, Options(give_up=60.0))
 
-        def told(*bodies: bytes, caught_up: bool) -> list[str]:
+        def printed(*bodies: bytes, caught_up: bool) -> list[str]:
             consumer.keep(bodies)
             asyncio.run(consumer.tell(datetime.now(UTC), caught_up=caught_up))
             return [json.loads(line)["state"] for line in path.read_text().splitlines()]
 
-        assert told(begun, caught_up=False) == ["started"], "its end may be what is read next"
-        assert told(caught_up=True) == told(caught_up=True) == ["started", "no-end"]
-        assert told(over, caught_up=True) == ["started", "no-end", "closed"]
+        assert printed(begun, caught_up=False) == ["started"], "its end may be what is read next"
+        assert printed(caught_up=True) == printed(caught_up=True) == ["started", "no-end"]
+        assert printed(over, caught_up=True) == ["started", "no-end", "closed"]
         store.close()
 
 

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.attempts import POST_BACKOFF, attempt_due, attempting
-from exporter.core.decision import Outcome, decide, files_to_check, outdated, turning_points
+from exporter.core.attempts import POST_BACKOFF, attempt_due, begin_attempt
+from exporter.core.decision import MatchResult, decide, decision_change_points, files_to_check, outdated_reason
 from exporter.core.policy import Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
-from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, hours, told
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, hours, recorded
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_of, event, explain, one, parsed, started
 
 # -- conditions of a rule
@@ -24,7 +24,7 @@ from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_o
 def test_settled_is_unchanged_for_so_long() -> None:
     """Not a second earlier."""
     case = Case().rules(settle=5.0)
-    assert [told(replace(case, known_for=seconds)) for seconds in (0, 4, 5)] == ["settling", "settling", ""]
+    assert [recorded(replace(case, known_for=seconds)) for seconds in (0, 4, 5)] == ["settling", "settling", ""]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
     path = f"/run/ready/{EVENT_ID}"
     case = Case(context=context_of(files={path: presence})).rules(require_file="/run/ready/{event_id}")
     assert files_to_check(case.policy, parsed(event())) == {path}
-    assert told(case) == reason
+    assert recorded(case) == reason
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
 def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
     """A file that can't be looked at holds."""
     policy = replace(ENFORCE, hold_file="/etc/hold")
-    assert told(Case(policy=policy, context=context_of(files={"/etc/hold": presence}))) == reason
-    assert told(Case(policy=policy)) == "held"
+    assert recorded(Case(policy=policy, context=context_of(files={"/etc/hold": presence}))) == reason
+    assert recorded(Case(policy=policy)) == "held"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: s
 )
 def test_quiet_is_that_no_other_event_can_be_started(others: tuple[Any, ...], reason: str) -> None:
     """Of any VM; what can't be read may be."""
-    assert told(replace(Case().rules(when_quiet=True), others=others)) == reason
+    assert recorded(replace(Case().rules(when_quiet=True), others=others)) == reason
 
 
 HOSTILE_IDS = [
@@ -142,7 +142,7 @@ def test_files_are_looked_at_only_where_they_can_matter() -> None:
 def test_more_resources_than_the_rule_allows_hold(names: int, reason: str) -> None:
     """An approval is for all of them."""
     resources = [f"vm-{number}" for number in range(names)]
-    assert told(Case({"Resources": resources}).rules(max_resources=2)) == reason
+    assert recorded(Case({"Resources": resources}).rules(max_resources=2)) == reason
 
 
 def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
@@ -156,7 +156,7 @@ def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
         ("2026-11-29T04:00:00+00:00", "out-of-hours"),
         ("2026-11-29T21:30:00+00:00", "out-of-hours"),
     ):
-        assert told(replace(case, context=context_of(now=datetime.fromisoformat(moment)))) == reason, moment
+        assert recorded(replace(case, context=context_of(now=datetime.fromisoformat(moment)))) == reason, moment
 
 
 def test_a_time_that_is_not_known_is_within_no_hours() -> None:
@@ -165,7 +165,7 @@ def test_a_time_that_is_not_known_is_within_no_hours() -> None:
     (explained,) = explain(case.policy, case.state(), context_of(now=NOON.replace(tzinfo=None)))
     assert explained.decision.reason is Reason.OUT_OF_HOURS
     assert [each.finding for each in explained.conditions if not each.met] == ["the time is not known"]
-    assert told(case) == ""
+    assert recorded(case) == ""
 
 
 def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
@@ -196,7 +196,7 @@ def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
     reasons = list(Reason)
     after_a_rule = reason is not Reason.NONE and reasons.index(reason) > reasons.index(Reason.NO_RULE)
     assert unmet[:1] == ([reason] if after_a_rule else [])
-    matched = [trial.rule.name for trial in explained.evaluations if trial.outcome is Outcome.MATCHES]
+    matched = [trial.rule.name for trial in explained.evaluations if trial.outcome is MatchResult.MATCHES]
     assert matched == ([explained.decision.rule] if explained.decision.rule else [])
 
 
@@ -205,7 +205,7 @@ def test_an_explanation_names_the_field_that_a_rule_could_not_read() -> None:
     case = Case({"DurationInSeconds": "5"}).rules(min_duration=0)
     (explained,) = explain(case.policy, case.state(), case.context)
     assert [(trial.outcome, trial.field) for trial in explained.evaluations] == [
-        (Outcome.UNREADABLE, "DurationInSeconds")
+        (MatchResult.UNREADABLE, "DurationInSeconds")
     ]
 
 
@@ -213,8 +213,11 @@ def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
     """The moments of takeover and settling that are still to come."""
     case = at_place(3, takeover_after=10.0).rules(settle=15.0)
     state = case.state()
-    assert turning_points(case.policy, state, "vm-0") == (state.observed_seconds + 15.0, state.observed_seconds + 20.0)
-    assert turning_points(ENFORCE, state, "vm-0") == ()
+    assert decision_change_points(case.policy, state, "vm-0") == (
+        state.observed_seconds + 15.0,
+        state.observed_seconds + 20.0,
+    )
+    assert decision_change_points(ENFORCE, state, "vm-0") == ()
 
 
 def test_the_next_edge_of_the_hours_is_a_turning_point() -> None:
@@ -223,8 +226,8 @@ def test_the_next_edge_of_the_hours_is_a_turning_point() -> None:
     state = case.state()
     assert state.last_good is not None
     seconds = (NOON.replace(hour=22) - state.last_good.wall).total_seconds()
-    assert turning_points(case.policy, state, "vm-0") == (state.observed_seconds + seconds,)
-    assert turning_points(case.rules(event_type=("Freeze",)).policy, state, "vm-0") == ()
+    assert decision_change_points(case.policy, state, "vm-0") == (state.observed_seconds + seconds,)
+    assert decision_change_points(case.rules(event_type=("Freeze",)).policy, state, "vm-0") == ()
 
 
 # -- outdated
@@ -255,7 +258,7 @@ def test_an_approved_event_is_outdated_when_its_content_would_now_be_held(fields
     watcher.sees(event(**fields))
     tracked = replace(watcher.state.tracked[KEY], approval=Approval(1, accepted_at=NOON))
     for mode in Mode:
-        assert outdated(replace(ENFORCE, mode=mode, hold_file="/etc/hold"), tracked, "vm-0").value == reason
+        assert outdated_reason(replace(ENFORCE, mode=mode, hold_file="/etc/hold"), tracked, "vm-0").value == reason
 
 
 @pytest.mark.parametrize("status", ["Scheduled", "Started"])
@@ -269,7 +272,7 @@ def test_an_approved_event_that_comes_to_touch_more_vms_is_outdated_and_one_whos
     for names, reason in ((["vm-0"], ""), (["vm-0", "vm-1"], "too-many-resources")):
         watcher.sees(event(Resources=names, EventStatus=status))
         tracked = replace(watcher.state.tracked[KEY], approval=Approval(1, accepted_at=NOON))
-        assert outdated(rules, tracked, "vm-0").value == reason
+        assert outdated_reason(rules, tracked, "vm-0").value == reason
 
 
 # -- attempts
@@ -320,8 +323,8 @@ def test_an_attempt_is_due_only_after_its_wait(attempts: int, last: Any, now: An
 
 def test_a_post_that_was_cut_off_stays_in_doubt() -> None:
     """The process died over it; that the next one is refused does not say what became of the first."""
-    first = attempting(Approval(), START, "all")
-    second = attempting(first, Instant(NOON, 110.0), "all")
+    first = begin_attempt(Approval(), START, "all")
+    second = begin_attempt(first, Instant(NOON, 110.0), "all")
     assert (first.in_flight, first.unanswered, first.attempts) == (True, False, 1)
     assert (second.in_flight, second.unanswered, second.attempts) == (True, True, 2)
     assert replace(second, in_flight=False).doubtful

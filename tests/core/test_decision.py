@@ -19,7 +19,7 @@ from exporter.core.policy import (
     Verdict,
 )
 from exporter.core.state import Approval
-from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, told
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, recorded
 from tests.support.core_documents import EVENT_ID, NOON, event
 
 
@@ -70,7 +70,7 @@ def test_the_reasons_are_those_of_the_contract_in_its_order() -> None:
 @pytest.mark.parametrize("reason", SPOILERS)
 def test_each_reason_alone_holds(reason: Reason) -> None:
     """One thing that stands against it is enough, and is the one that is named."""
-    assert told(SPOILERS[reason](Case())) == reason.value
+    assert recorded(SPOILERS[reason](Case())) == reason.value
 
 
 @pytest.mark.parametrize(("first", "second"), list(combinations(SPOILERS, 2)))
@@ -79,7 +79,7 @@ def test_of_two_reasons_the_first_is_told(first: Reason, second: Reason) -> None
     if frozenset({first, second}) in EXCLUSIVE:
         return
     both = SPOILERS[first](SPOILERS[second](Case()))
-    assert told(both) == first.value
+    assert recorded(both) == first.value
 
 
 def test_all_reasons_at_once_are_the_first() -> None:
@@ -87,7 +87,7 @@ def test_all_reasons_at_once_are_the_first() -> None:
     case = Case()
     for spoil in reversed(list(SPOILERS.values())):
         case = spoil(case)
-    assert told(case) == "off"
+    assert recorded(case) == "off"
 
 
 # -- malformed
@@ -113,47 +113,47 @@ def test_all_reasons_at_once_are_the_first() -> None:
 )
 def test_what_every_decision_needs_must_be_readable(fields: dict[str, Any]) -> None:
     """Missing, mistyped or unparsable: held, whatever the rules ask for."""
-    assert told(Case(fields)) == "malformed"
+    assert recorded(Case(fields)) == "malformed"
 
 
 def test_two_events_with_one_id_are_both_held() -> None:
     """An approval by id would be for either."""
-    assert told(Case(others=(event(EVENT_ID.lower(), Resources=["vm-9"]),))) == "malformed"
+    assert recorded(Case(others=(event(EVENT_ID.lower(), Resources=["vm-9"]),))) == "malformed"
 
 
 @pytest.mark.parametrize("value", [..., None, True, False, 5.0, "5", [5], 2**63])
 @pytest.mark.parametrize("bounds", [{"min_duration": 0}, {"max_duration": 8}, {"min_duration": 0, "max_duration": 8}])
 def test_a_duration_that_a_rule_asks_for_must_be_an_integer(value: Any, bounds: dict[str, int]) -> None:
     """No bool, no float, no string: True is not one second."""
-    assert told(Case({"DurationInSeconds": value}).rules(**bounds)) == "malformed"
+    assert recorded(Case({"DurationInSeconds": value}).rules(**bounds)) == "malformed"
 
 
 @pytest.mark.parametrize("value", [..., None, True, {}, []])
 def test_a_source_that_a_rule_asks_for_must_be_a_word(value: Any) -> None:
     """An older api-version has none: such a rule can't be answered."""
-    assert told(Case({"EventSource": value}).rules(event_source=("User",))) == "malformed"
+    assert recorded(Case({"EventSource": value}).rules(event_source=("User",))) == "malformed"
 
 
 def test_a_field_that_an_earlier_rule_asks_for_holds_although_a_later_one_would_match() -> None:
     """The first match approves: without the field nobody knows whether the earlier rule was the first."""
     asking = Rule("asking", ("Reboot",), min_duration=0)
     case = Case({"DurationInSeconds": "5"}, policy=replace(ENFORCE, rules=(asking, ANY_REBOOT)))
-    assert told(case) == "malformed"
-    assert told(replace(case, policy=replace(ENFORCE, rules=(ANY_REBOOT, asking)))) == ""
+    assert recorded(case) == "malformed"
+    assert recorded(replace(case, policy=replace(ENFORCE, rules=(ANY_REBOOT, asking)))) == ""
 
 
 @pytest.mark.parametrize("spoiled", [{"ResourceType": "Disk"}, {"EventType": "Hibernate"}])
 def test_a_field_that_the_rules_cannot_read_comes_before_an_unknown_type(spoiled: dict[str, Any]) -> None:
     """The contract's row `malformed` has it, and stands before `unknown-type` and `already-approved`."""
     asking = replace(ENFORCE, rules=(Rule("asking", ("Reboot",), min_duration=0),))
-    assert told(Case({"DurationInSeconds": "5"} | spoiled, policy=asking)) == "malformed"
-    assert told(Case({"DurationInSeconds": "5"}, policy=asking, approval=Approval(accepted_at=NOON))) == "malformed"
+    assert recorded(Case({"DurationInSeconds": "5"} | spoiled, policy=asking)) == "malformed"
+    assert recorded(Case({"DurationInSeconds": "5"}, policy=asking, approval=Approval(accepted_at=NOON))) == "malformed"
 
 
 def test_a_field_that_nobody_asks_for_may_be_odd() -> None:
     """What the decision does not need does not stop it."""
     odd = {"DurationInSeconds": "soon", "EventSource": 5, "Description": ["x"], "More": {}}
-    assert told(Case(odd)) == ""
+    assert recorded(Case(odd)) == ""
 
 
 # -- rules
@@ -185,24 +185,24 @@ def test_the_default_rules(fields: dict[str, Any], rule: str) -> None:
 def test_dry_run_is_the_default() -> None:
     """Who configures nothing approves nothing."""
     assert Policy().mode is Mode.DRY_RUN
-    assert told(Case(policy=Policy())) == "dry-run"
+    assert recorded(Case(policy=Policy())) == "dry-run"
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (None, 100), (0, 100), (None, 0), (-1, -1), (-5, None)])
 def test_an_unknown_duration_matches_no_bound(low: int | None, high: int | None) -> None:
     """-1 is not a small number."""
-    assert told(Case({"DurationInSeconds": -1}).rules(min_duration=low, max_duration=high)) == "no-rule"
+    assert recorded(Case({"DurationInSeconds": -1}).rules(min_duration=low, max_duration=high)) == "no-rule"
 
 
 def test_no_rules_hold_everything() -> None:
     """An empty list is the owner's word."""
-    assert told(Case(policy=replace(ENFORCE, rules=()))) == "no-rule"
+    assert recorded(Case(policy=replace(ENFORCE, rules=()))) == "no-rule"
 
 
 def test_the_leader_is_the_first_name() -> None:
     """In whatever case; everybody else waits for it for ever, unless told otherwise."""
-    assert told(Case({"Resources": ["VM-0", "vm-1"]})) == ""
-    assert told(replace(at_place(2), known_for=50)) == "not-leader"
+    assert recorded(Case({"Resources": ["VM-0", "vm-1"]})) == ""
+    assert recorded(replace(at_place(2), known_for=50)) == "not-leader"
 
 
 @pytest.mark.parametrize("place", [2, 3, 5])
@@ -210,28 +210,28 @@ def test_the_next_takes_over_after_its_time_and_not_before(place: int) -> None:
     """The k-th name after (k - 1) times the setting, of good polling since its own first sight."""
     case = at_place(place, takeover_after=10.0)
     due = (place - 1) * 10
-    assert told(replace(case, known_for=due - 1)) == "not-leader"
-    assert told(replace(case, known_for=due)) == ""
+    assert recorded(replace(case, known_for=due - 1)) == "not-leader"
+    assert recorded(replace(case, known_for=due)) == ""
 
 
 @pytest.mark.parametrize("source", ["Platform", "user", "Robot", 5, ...])
 def test_nobody_takes_over_what_the_owner_did_not_ask_for(source: Any) -> None:
     """Only for events of source User."""
     case = at_place(2, takeover_after=1.0)
-    assert told(replace(case, fields={**case.fields, "EventSource": source}, known_for=60)) == "not-leader"
+    assert recorded(replace(case, fields={**case.fields, "EventSource": source}, known_for=60)) == "not-leader"
 
 
 def test_a_name_that_stands_there_twice_has_its_first_place() -> None:
     """A repetition is no second VM."""
-    assert told(Case({"Resources": ["vm-0", "VM-0"]})) == ""
+    assert recorded(Case({"Resources": ["vm-0", "VM-0"]})) == ""
 
 
 @pytest.mark.parametrize(("names", "reason"), [(["vm-0"], ""), (["vm-0", "vm-1"], "several-resources")])
 def test_single_approves_what_touches_this_vm_alone(names: list[str], reason: str) -> None:
     """Whoever comes first."""
-    assert told(Case({"Resources": names}, policy=replace(ENFORCE, coordination=Coordination.SINGLE))) == reason
+    assert recorded(Case({"Resources": names}, policy=replace(ENFORCE, coordination=Coordination.SINGLE))) == reason
 
 
 def test_any_knows_no_order() -> None:
     """The third of three approves at once."""
-    assert told(at_place(3, coordination=Coordination.ANY)) == ""
+    assert recorded(at_place(3, coordination=Coordination.ANY)) == ""

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from exporter.core.decision import decide, files_to_check, reconsidered
 from exporter.core.document import MAX_RESOURCES
 from exporter.core.interruption import attribute
-from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
 from exporter.core.policy import DEFAULT_RULES, Coordination, Policy, Presence
 from exporter.core.records import Vm
 from exporter.core.scope import EventNow, ownership_of
-from exporter.core.state import Interruption, InterruptionKind, Kind, Phase, Whose
+from exporter.core.state import Interruption, InterruptionKind, Ownership, Phase, TransitionKind
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS, hours
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, approved, event, kinds, only, started
@@ -47,13 +47,13 @@ UNREADABLE: Final[tuple[dict[str, Any], ...]] = (
     {"NotBefore": "soon"},
     {"EventType": None, "Resources": None, "EventStatus": None, "NotBefore": None},
 )
-Now = tuple[Whose, str | None, Phase, datetime | None]
+Now = tuple[Ownership, str | None, Phase, datetime | None]
 
 
 def now_of(watcher: Watcher, vm_name: str = "vm-0") -> Now:
     """Whose it is, its type, its phase, and when it may start."""
     found = EventNow(watcher.state.tracked[KEY], vm_name)
-    return found.ownership, found.history.event_type, found.phase, found.starts_at
+    return found.ownership, found.tracked.event_type, found.phase, found.starts_at
 
 
 def seen(*documents: dict[str, Any]) -> Watcher:
@@ -67,27 +67,27 @@ def seen(*documents: dict[str, Any]) -> Watcher:
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("vm-0", Whose.OURS),
-        ("VM-0", Whose.OURS),
-        ("vm-", Whose.THEIRS),
-        ("vm-00", Whose.THEIRS),
-        ("m-0", Whose.THEIRS),
-        (" vm-0", Whose.THEIRS),
-        ("", Whose.MAYBE),
+        ("vm-0", Ownership.OURS),
+        ("VM-0", Ownership.OURS),
+        ("vm-", Ownership.THEIRS),
+        ("vm-00", Ownership.THEIRS),
+        ("m-0", Ownership.THEIRS),
+        (" vm-0", Ownership.THEIRS),
+        ("", Ownership.MAYBE),
     ],
 )
-def test_names_are_compared_whole_and_without_case(name: str, found: Whose) -> None:
+def test_names_are_compared_whole_and_without_case(name: str, found: Ownership) -> None:
     """A part of a name is another VM's; without a name nothing is known."""
     assert ownership_of(("other", "Vm-0"), name) is found
-    assert ownership_of((), name) is (Whose.THEIRS if name else Whose.MAYBE)
-    assert ownership_of(None, name) is Whose.MAYBE
+    assert ownership_of((), name) is (Ownership.THEIRS if name else Ownership.MAYBE)
+    assert ownership_of(None, name) is Ownership.MAYBE
 
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=shortened)
 @pytest.mark.parametrize("again", [1, 3])
 def test_fields_that_can_not_be_read_keep_their_last_values(fields: dict[str, Any], again: int) -> None:
     """However many documents hold them, of an event of this VM and of one of others, and also after a restart."""
-    for names, ownership in ((["vm-1", "VM-0"], Whose.OURS), (["vm-1"], Whose.THEIRS)):
+    for names, ownership in ((["vm-1", "VM-0"], Ownership.OURS), (["vm-1"], Ownership.THEIRS)):
         watcher = seen(event(Resources=names))
         expected = (ownership, "Reboot", Phase.SCHEDULED, DUE)
         assert now_of(watcher) == expected
@@ -103,24 +103,24 @@ def test_fields_that_could_never_be_read_are_not_known(fields: dict[str, Any]) -
     """Nothing is invented; the first document in which they can be read tells them."""
     watcher = seen(event(**fields))
     ownership, event_type, phase, starts_at = now_of(watcher)
-    assert (ownership is Whose.MAYBE) is ("Resources" in fields)
+    assert (ownership is Ownership.MAYBE) is ("Resources" in fields)
     assert (event_type is None) is ("EventType" in fields)
     assert (phase is Phase.UNKNOWN) is ("EventStatus" in fields)
     assert (starts_at is None) is ("NotBefore" in fields)
     watcher.sees(event())
-    assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE)
+    assert now_of(watcher) == (Ownership.OURS, "Reboot", Phase.SCHEDULED, DUE)
 
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"EventType": "Nap"}, (Whose.OURS, "Nap", Phase.SCHEDULED, DUE)),
-        ({"Resources": []}, (Whose.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
-        ({"Resources": ["vm-1"]}, (Whose.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
-        ({"EventStatus": "Paused"}, (Whose.OURS, "Reboot", Phase.UNKNOWN, DUE)),
+        ({"EventType": "Nap"}, (Ownership.OURS, "Nap", Phase.SCHEDULED, DUE)),
+        ({"Resources": []}, (Ownership.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
+        ({"Resources": ["vm-1"]}, (Ownership.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
+        ({"EventStatus": "Paused"}, (Ownership.OURS, "Reboot", Phase.UNKNOWN, DUE)),
         (
             {"NotBefore": "Fri, 21 Nov 2025 12:16:00 GMT"},
-            (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE + timedelta(minutes=1)),
+            (Ownership.OURS, "Reboot", Phase.SCHEDULED, DUE + timedelta(minutes=1)),
         ),
     ],
     ids=str,
@@ -136,7 +136,11 @@ def test_fields_that_can_be_read_replace_their_last_values(fields: dict[str, Any
 def test_names_of_earlier_documents_tell_whose_it_is_once_the_own_name_is_known() -> None:
     """The name may become known while the document's Resources can't be read."""
     watcher = seen(event(Resources=["vm-1", "vm-0"]), event(Resources=None))
-    assert [now_of(watcher, name)[0] for name in ("", "vm-0", "vm-2")] == [Whose.MAYBE, Whose.OURS, Whose.THEIRS]
+    assert [now_of(watcher, name)[0] for name in ("", "vm-0", "vm-2")] == [
+        Ownership.MAYBE,
+        Ownership.OURS,
+        Ownership.THEIRS,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_an_event_that_was_started_stays_started(later: list[dict[str, Any]]) ->
     for shown in [*later, started(), event()]:
         watcher.sees(shown)
         watcher.state = load_state(dump_state(watcher.state))
-        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.STARTED, None)
+        assert now_of(watcher) == (Ownership.OURS, "Reboot", Phase.STARTED, None)
         assert watcher.state.tracked[KEY].started_at == since
 
 
@@ -167,7 +171,7 @@ def test_a_document_that_shows_it_scheduled_again_is_recorded_as_unexpected() ->
     """The life cycle is that of the documents; only what the event is said to be stays Started."""
     watcher = seen(event(), started())
     found = only(watcher.sees(event()))
-    assert (found.kind, found.unexpected) == (Kind.UPDATED, True)
+    assert (found.kind, found.unexpected) == (TransitionKind.UPDATED, True)
 
 
 @pytest.mark.parametrize("twins", [(event(), started()), (started(), event()), (event(EventStatus=None), started())])
@@ -178,7 +182,7 @@ def test_an_id_that_is_there_twice_has_started_if_one_of_them_has(twins: tuple[d
         since = watcher.state.tracked[KEY].started_at
         assert since == watcher.wall
         watcher.sees(event())
-        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.STARTED, None)
+        assert now_of(watcher) == (Ownership.OURS, "Reboot", Phase.STARTED, None)
         assert watcher.state.tracked[KEY].started_at == since
         assert kinds(watcher.sees()) == ["ended"]
 
@@ -196,7 +200,7 @@ def test_an_id_that_is_there_twice_changes_nothing_that_is_known(fields: dict[st
     for _ in range(2):
         watcher.sees(*twins)
         watcher.state = load_state(dump_state(watcher.state))
-        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE)
+        assert now_of(watcher) == (Ownership.OURS, "Reboot", Phase.SCHEDULED, DUE)
     watcher.sees(event(**fields))
     assert now_of(watcher) == now_of(seen(event(**fields)))
     watcher = Watcher.fresh()
@@ -209,7 +213,7 @@ def test_an_event_that_was_away_begins_anew() -> None:
     watcher = seen(started(EventType="Redeploy"))
     watcher.sees()
     watcher.sees(event(EventType=None, Resources=None, NotBefore=None))
-    assert now_of(watcher) == (Whose.MAYBE, None, Phase.SCHEDULED, None)
+    assert now_of(watcher) == (Ownership.MAYBE, None, Phase.SCHEDULED, None)
     assert watcher.state.tracked[KEY].was_started
 
 
@@ -230,7 +234,7 @@ def test_an_event_that_goes_on_under_a_new_id_is_known_by_its_last_fields(fields
     """It is not said to be canceled only because its last document could not be read."""
     watcher = seen(event(), event(**fields))
     ended = watcher.sees(started("new"))[0]
-    assert (ended.kind, ended.replaced_by) == (Kind.ENDED, "new")
+    assert (ended.kind, ended.replaced_by) == (TransitionKind.ENDED, "new")
 
 
 def test_a_closed_event_weighs_what_is_kept_of_it() -> None:
@@ -253,8 +257,8 @@ def test_what_is_kept_of_earlier_documents_is_bounded() -> None:
             event("own", Resources=None), *unreadable, event(f"e-{number}", Resources=names, EventType="t" * 100)
         )
     kept = watcher.state.tracked
-    assert sum(tracked.earlier_bytes for tracked in kept.values()) <= HISTORY_BYTES
-    assert EventNow(kept["own"], "vm-0").ownership is Whose.OURS
+    assert sum(tracked.earlier_bytes for tracked in kept.values()) <= EVENT_MEMORY_BYTES
+    assert EventNow(kept["own"], "vm-0").ownership is Ownership.OURS
     assert sum(tracked.resources is None for tracked in kept.values()) > 0
     load_state(dump_state(watcher.state))
 

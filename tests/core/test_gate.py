@@ -347,7 +347,7 @@ def test_the_most_urgent_event_is_told() -> None:
     """Started before approved before to come, the soonest first; whatever their order in the document."""
     soon = event("soon", EventType="Preempt", NotBefore=http_time(DUE - timedelta(seconds=30)))
     later, begun = event("later", EventType="Redeploy"), started("begun", EventType="Terminate")
-    told = []
+    recorded = []
     for events in ([later, soon, event(), begun], [event(), later, soon], [later, soon], [later]):
         both = [seen_at(60, *order) for order in (events, events[::-1])]
         for probed in both:
@@ -355,8 +355,8 @@ def test_the_most_urgent_event_is_told() -> None:
                 probed.approved()
         first, second = (probed.gate for probed in both)
         assert first == second
-        told.append((first.reason.name.lower().replace("_", "-"), first.event_type))
-    assert told == [
+        recorded.append((first.reason.name.lower().replace("_", "-"), first.event_type))
+    assert recorded == [
         ("started", "Terminate"),
         ("approved", "Reboot"),
         ("not-before", "Preempt"),

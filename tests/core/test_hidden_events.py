@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import MAX_EVENTS
-from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.lifecycle import EVENT_MEMORY_BYTES
 from exporter.core.policy import Coordination, Reason
 from exporter.core.scope import EventNow
-from exporter.core.state import Kind, Phase, Whose
+from exporter.core.state import Ownership, Phase, TransitionKind
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, approved, event, kinds, only, parsed, started
@@ -45,11 +45,13 @@ def test_an_event_that_an_element_may_hide_is_still_there(element: Any, *, was_s
     restarted(watcher)
     assert kinds(watcher.sees(event("other"), element, event("third"))) == ["scheduled"]
     now = EventNow(watcher.state.tracked[KEY], "vm-0")
-    assert (now.phase, now.ownership, now.history.event_type) == (phase, Whose.OURS, "Reboot")
+    assert (now.phase, now.ownership, now.tracked.event_type) == (phase, Ownership.OURS, "Reboot")
     assert watcher.state.document is not None
     assert watcher.state.document.elements == 3
     assert kinds(watcher.sees(event("other"), event("third"), shown)) == []
-    assert only(watcher.sees(event("other"), event("third"))).kind is (Kind.COMPLETED if was_started else Kind.CANCELED)
+    assert only(watcher.sees(event("other"), event("third"))).kind is (
+        TransitionKind.COMPLETED if was_started else TransitionKind.CANCELED
+    )
 
 
 def test_the_end_of_an_event_that_was_hidden_is_not_called_canceled() -> None:
@@ -58,14 +60,14 @@ def test_the_end_of_an_event_that_was_hidden_is_not_called_canceled() -> None:
     watcher.sees(event())
     watcher.sees(event(EventId=None))
     gone = only(watcher.sees())
-    assert (gone.kind, gone.unseen) == (Kind.ENDED, ("unknown-status",))
+    assert (gone.kind, gone.unseen) == (TransitionKind.ENDED, ("unknown-status",))
 
 
 def test_an_element_that_was_there_before_hides_nothing() -> None:
     """The event was next to it, so it is another one: an unreadable element that stays delays no end."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event(EventId=None))
-    assert only(watcher.sees(event(EventId=None))).kind is Kind.CANCELED
+    assert only(watcher.sees(event(EventId=None))).kind is TransitionKind.CANCELED
 
 
 OTHERS: Final[Mapping[str, Any]] = {
@@ -84,7 +86,7 @@ def test_an_element_that_is_not_like_the_event_hides_nothing(element: Any) -> No
     """It has another type, other resources, or an id of its own."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event("other"))
-    assert only(watcher.sees(event("other"), element)).kind is Kind.CANCELED
+    assert only(watcher.sees(event("other"), element)).kind is TransitionKind.CANCELED
 
 
 def test_an_event_beyond_the_bound_of_a_document_is_still_there() -> None:
@@ -113,7 +115,7 @@ def test_an_element_that_changes_next_to_an_event_hides_it_not() -> None:
     """It is another event, whatever its text becomes."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event(EventId=None))
-    assert only(watcher.sees(started(EventId=None))).kind is Kind.CANCELED
+    assert only(watcher.sees(started(EventId=None))).kind is TransitionKind.CANCELED
 
 
 @pytest.mark.parametrize("shown", [(event(EventId=None),), (event(), event()), (event(), event(Resources=["vm-1"]))])
@@ -167,7 +169,7 @@ def test_an_id_that_is_there_twice_once_of_them_started_has_a_start() -> None:
     """Every output shows it as Started, so it is recorded and counted, at the first sight and later."""
     watcher = Watcher.fresh()
     first = only(watcher.sees(event(), started()))
-    assert (first.kind, first.tracked.started_at) == (Kind.STARTED, watcher.wall)
+    assert (first.kind, first.tracked.started_at) == (TransitionKind.STARTED, watcher.wall)
     assert kinds(watcher.sees(event(), started(), up=0)) == []
     assert kinds(watcher.sees(started())) == []
     watcher.sees()
@@ -180,7 +182,7 @@ def test_a_successor_that_is_there_twice_replaces_the_event() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     gone = watcher.sees(event("new"), started("new"))[0]
-    assert (gone.kind, gone.replaced_by) == (Kind.ENDED, "new")
+    assert (gone.kind, gone.replaced_by) == (TransitionKind.ENDED, "new")
 
 
 def test_a_not_before_that_is_in_dispute_is_not_ahead() -> None:
@@ -192,7 +194,7 @@ def test_a_not_before_that_is_in_dispute_is_not_ahead() -> None:
     watcher.sees(event(), wall=1.0)
     watcher.sees(later, event())
     gone = only(watcher.sees())
-    assert gone.kind is Kind.ENDED
+    assert gone.kind is TransitionKind.ENDED
     assert "not-before-unknown" in gone.unseen
 
 
@@ -205,9 +207,9 @@ def test_two_spellings_of_a_time_are_no_dispute() -> None:
 
 def test_what_is_kept_of_earlier_documents_is_the_smallest() -> None:
     """Neighbours with many resources don't cost this VM its own."""
-    names = ["n" * 1000] * (HISTORY_BYTES // 1500)
+    names = ["n" * 1000] * (EVENT_MEMORY_BYTES // 1500)
     watcher = Watcher.fresh()
     watcher.sees(event("a", Resources=names), event("b", Resources=names), started(EVENT_ID))
     watcher.sees(event("a", Resources=None), event("b", Resources=None), started(EVENT_ID, Resources=None))
-    assert EventNow(watcher.state.tracked[KEY], "vm-0").ownership is Whose.OURS
+    assert EventNow(watcher.state.tracked[KEY], "vm-0").ownership is Ownership.OURS
     assert sum(tracked.resources is None for tracked in watcher.state.tracked.values()) == 1

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.agent.observer import QUIET_TICK_SECONDS, TICK_SECONDS, Detector, Reading, own_rate, read_clocks
+from exporter.agent.observer import QUIET_TICK_SECONDS, TICK_SECONDS, ClockPair, Detector, own_rate, read_clocks
 from exporter.core.interruption import THRESHOLD_SECONDS, attribute, with_interruption
 from exporter.core.records import Vm
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
@@ -24,7 +24,7 @@ STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
 VM = Vm(name="vm-0")
 
 
-class World:
+class InterruptionScenario:
     """A VM, what is done to it, and what its detector sees. Times in seconds; `late` and `slew` are its daily noise."""
 
     def __init__(
@@ -46,8 +46,8 @@ class World:
         self.found: list[Interruption] = []
 
     @property
-    def reading(self) -> Reading:
-        return Reading(self.mono, self.mono + self.offset)
+    def reading(self) -> ClockPair:
+        return ClockPair(self.mono, self.mono + self.offset)
 
     def runs(self, seconds: float) -> None:
         """An ordinary time: ticks, each a little late, on a clock that is being slewed."""
@@ -87,7 +87,7 @@ class World:
         self.look()
 
     @property
-    def told(self) -> list[tuple[InterruptionKind, float]]:
+    def recorded(self) -> list[tuple[InterruptionKind, float]]:
         return [(one.kind, round(one.seconds, 2)) for one in self.found]
 
     @property
@@ -99,13 +99,13 @@ Do = Literal["runs", "stalls", "pauses", "corrects", "sets"]
 Deeds = list[tuple[Do, float]]
 
 
-def lived(deeds: Deeds, **noise: Any) -> World:
-    world = World(**noise)
-    world.runs(1)
+def lived(deeds: Deeds, **noise: Any) -> InterruptionScenario:
+    scenario = InterruptionScenario(**noise)
+    scenario.runs(1)
     for deed, amount in deeds:
-        getattr(world, deed)(amount)
-    world.runs(1)
-    return world
+        getattr(scenario, deed)(amount)
+    scenario.runs(1)
+    return scenario
 
 
 CASES: list[tuple[str, Deeds, list[tuple[InterruptionKind, float]]]] = [
@@ -154,28 +154,28 @@ CASES: list[tuple[str, Deeds, list[tuple[InterruptionKind, float]]]] = [
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "thorough"])
-@pytest.mark.parametrize(("deeds", "told"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_happens_is_told_once(deeds: Deeds, told: list[tuple[InterruptionKind, float]], quick: bool) -> None:
+@pytest.mark.parametrize(("deeds", "recorded"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_happens_is_told_once(deeds: Deeds, recorded: list[tuple[InterruptionKind, float]], quick: bool) -> None:
     """A pause is a step, a host that does not run us a stall, and no second is in both."""
-    assert lived(deeds, quick=quick).told == told
+    assert lived(deeds, quick=quick).recorded == recorded
 
 
 def test_the_next_tick_finds_a_step() -> None:
     """Once."""
-    world = World()
-    world.runs(1)
-    world.offset += 5 * SECOND
-    world.runs(1)
-    assert world.told == [(STEP, 5.0)]
+    scenario = InterruptionScenario()
+    scenario.runs(1)
+    scenario.offset += 5 * SECOND
+    scenario.runs(1)
+    assert scenario.recorded == [(STEP, 5.0)]
 
 
 def test_a_step_and_a_stall_in_one_look_are_two() -> None:
     """Both signals of one look are told, and their sum is what passed in truth."""
-    world = World()
-    world.mono += round(2.1 * SECOND)
-    world.offset += 3 * SECOND
-    world.tick()
-    assert world.told == [(STALL, 2.0), (STEP, 3.0)]
+    scenario = InterruptionScenario()
+    scenario.mono += round(2.1 * SECOND)
+    scenario.offset += 3 * SECOND
+    scenario.tick()
+    assert scenario.recorded == [(STALL, 2.0), (STEP, 3.0)]
 
 
 @dataclass(frozen=True)
@@ -199,51 +199,53 @@ deeds = st.builds(
 
 
 @given(
-    story=st.lists(deeds, max_size=4),
+    played=st.lists(deeds, max_size=4),
     slew=st.floats(-500, 500),
     late=st.floats(0, 0.19),
     quick=st.booleans(),
     tick=ticks,
 )
-@example(story=[Deed(5, 5, 0, 1)], slew=500, late=0.19, quick=True, tick=TICK_SECONDS)
-def test_the_total_felt_is_what_was_done(story: list[Deed], slew: float, late: float, quick: bool, tick: float) -> None:
+@example(played=[Deed(5, 5, 0, 1)], slew=500, late=0.19, quick=True, tick=TICK_SECONDS)
+def test_the_total_felt_is_what_was_done(
+    played: list[Deed], slew: float, late: float, quick: bool, tick: float
+) -> None:
     """Whatever happens in whatever order, under slewing and lateness: no second twice, none missing, none invented."""
-    world = World(slew, late, quick=quick, tick=tick)
-    world.runs(2)
+    scenario = InterruptionScenario(slew, late, quick=quick, tick=tick)
+    scenario.runs(2)
     done = 0.0
-    for deed in story:
+    for deed in played:
         if deed.stall:
-            world.stalls(tick + deed.stall)
+            scenario.stalls(tick + deed.stall)
             done += deed.stall
-        world.pauses(deed.pause)
+        scenario.pauses(deed.pause)
         done += deed.pause
-        world.runs(deed.waits)
+        scenario.runs(deed.waits)
         for left in range(deed.steps, 0, -1):
-            world.corrects(1 / left)
-            world.runs(0.3)
-    assert world.total == pytest.approx(done, abs=0.001 + 0.02 * len(story))
-    assert all(one.seconds >= THRESHOLD_SECONDS for one in world.found)
+            scenario.corrects(1 / left)
+            scenario.runs(0.3)
+    assert scenario.total == pytest.approx(done, abs=0.001 + 0.02 * len(played))
+    assert all(one.seconds >= THRESHOLD_SECONDS for one in scenario.found)
 
 
 @given(slew=st.floats(-500, 500), waits=st.lists(st.floats(0.0, 1.0), max_size=300), tick=ticks)
 def test_noise_is_never_an_interruption(slew: float, waits: list[float], tick: float) -> None:
     """An NTP slew of 500 ppm and ticks of any lateness under the threshold raise no alarm, however long it goes on."""
-    world = World(slew, tick=tick)
+    scenario = InterruptionScenario(slew, tick=tick)
     for wait in (part * (tick + 0.199) for part in waits):
-        world.mono += round(wait * SECOND)
-        world.offset += round(wait * slew * 1000)
-        world.tick()
-    assert world.told == []
+        scenario.mono += round(wait * SECOND)
+        scenario.offset += round(wait * slew * 1000)
+        scenario.tick()
+    assert scenario.recorded == []
 
 
 @pytest.mark.parametrize("slew", [500, -500])
 def test_a_slew_does_not_add_up(slew: int) -> None:
     """Twenty minutes of slewing move the clock by 0.6 s, which is no step; a stall in it is told as the stall alone."""
-    world = World(slew)
-    world.runs(1200)
-    assert world.told == []
-    world.stalls(600.1)
-    assert world.told == [(STALL, 600.0)]
+    scenario = InterruptionScenario(slew)
+    scenario.runs(1200)
+    assert scenario.recorded == []
+    scenario.stalls(600.1)
+    assert scenario.recorded == [(STALL, 600.0)]
 
 
 # -- a system that slews its wall clock alone, and says so: Windows
@@ -252,7 +254,7 @@ HALF = 500_000
 """ppm: W32Time lets the clock run at most half as fast again, or half as fast."""
 
 
-class Windows(World):
+class Windows(InterruptionScenario):
     """The system says how fast it slews; the last word counts, also for what passed before it."""
 
     def __init__(self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True) -> None:
@@ -269,18 +271,18 @@ class Windows(World):
 @example(parts=[(HALF, 1.5), (0, 1.5)], late=0.19, quick=True)
 def test_a_known_slew_is_never_a_step(parts: list[tuple[float, float]], late: float, quick: bool) -> None:
     """However the rate changes between two looks: the larger of those before and after it explains what was seen."""
-    world = Windows(late=late, quick=quick)
+    scenario = Windows(late=late, quick=quick)
     for slew, seconds in parts:
-        world.slew_ppm = slew
-        world.runs(seconds)
-    assert world.told == []
+        scenario.slew_ppm = slew
+        scenario.runs(seconds)
+    assert scenario.recorded == []
 
 
 def test_an_unknown_slew_would_be_many_steps() -> None:
     """What the rate is needed for: 30 s of a clock that is half as fast again are 15 s of steps that nobody made."""
-    world = World(HALF)
-    world.runs(30)
-    assert world.total == pytest.approx(15, abs=0.3)
+    scenario = InterruptionScenario(HALF)
+    scenario.runs(30)
+    assert scenario.total == pytest.approx(15, abs=0.3)
 
 
 @given(waits=st.floats(0, 2), step=st.floats(0.25, 3600), slew=st.floats(1000, HALF), late=st.floats(0, 0.05))
@@ -288,12 +290,12 @@ def test_an_unknown_slew_would_be_many_steps() -> None:
 def test_a_step_the_way_of_the_slew_is_told_whole(waits: float, step: float, slew: float, late: float) -> None:
     """A clock that is behind runs faster and is set forward: the step is told, without what was slewed."""
     for sign in (1, -1):
-        world = Windows(sign * slew, late)
-        world.runs(1 + waits)
-        world.offset += round(sign * step * SECOND)
-        world.runs(3)
-        assert world.total == pytest.approx(sign * step, abs=0.05)
-        assert len(world.found) == 1
+        scenario = Windows(sign * slew, late)
+        scenario.runs(1 + waits)
+        scenario.offset += round(sign * step * SECOND)
+        scenario.runs(3)
+        assert scenario.total == pytest.approx(sign * step, abs=0.05)
+        assert len(scenario.found) == 1
 
 
 @given(waits=st.floats(0, 2), step=st.floats(0.7, 3600), late=st.floats(0, 0.05))
@@ -301,28 +303,28 @@ def test_a_step_the_way_of_the_slew_is_told_whole(waits: float, step: float, sle
 def test_a_step_against_the_slew_is_told_less_what_may_have_been_slewed(waits: float, step: float, late: float) -> None:
     """A clock that is being slowed down and jumps forward: found from 0.7 s on, at most half a second too short."""
     for sign in (1, -1):
-        world = Windows(sign * HALF, late)
-        world.runs(1 + waits)
-        world.offset -= round(sign * step * SECOND)
-        world.runs(3)
-        assert -0.05 <= abs(world.total + sign * step) <= 0.55
-        assert all(one.seconds * sign < 0 for one in world.found)
+        scenario = Windows(sign * HALF, late)
+        scenario.runs(1 + waits)
+        scenario.offset -= round(sign * step * SECOND)
+        scenario.runs(3)
+        assert -0.05 <= abs(scenario.total + sign * step) <= 0.55
+        assert all(one.seconds * sign < 0 for one in scenario.found)
 
 
 def test_a_small_step_against_a_fast_slew_is_not_told() -> None:
     """0.3 s back on a clock that runs half as fast again: within a second that is made up for."""
-    world = Windows(HALF)
-    world.runs(1)
-    world.offset -= round(0.3 * SECOND)
-    world.runs(5)
-    assert world.told == []
+    scenario = Windows(HALF)
+    scenario.runs(1)
+    scenario.offset -= round(0.3 * SECOND)
+    scenario.runs(5)
+    assert scenario.recorded == []
 
 
 def test_a_reading_of_no_use_forgets_no_rate() -> None:
     """The clock was slewed until a look whose readings were too far apart; the next look still knows."""
     rates = iter([0.0, 0.5, 0.0])
-    detector = Detector(Reading(0, EPOCH), lambda: next(rates))
-    slewed = Reading(SECOND, EPOCH + round(1.4 * SECOND))
+    detector = Detector(ClockPair(0, EPOCH), lambda: next(rates))
+    slewed = ClockPair(SECOND, EPOCH + round(1.4 * SECOND))
     assert [found.kind for found in detector.detect(replace(slewed, spread=SECOND // 2))] == [STALL]
     assert detector.detect(replace(slewed, mono=round(1.1 * SECOND), real=EPOCH + round(1.5 * SECOND))) == []
 
@@ -395,7 +397,7 @@ def test_a_process_stopped_between_the_two_clocks_sees_no_step() -> None:
     """Three seconds pass between the reading of one clock and of the other: the pair is read again."""
     mono = iter([0, 3 * SECOND, 3 * SECOND + 100, 3 * SECOND + 300])
     real = iter([EPOCH + 3 * SECOND, EPOCH + 3 * SECOND + 200])
-    assert read_clocks(lambda: next(mono), lambda: next(real)) == Reading(
+    assert read_clocks(lambda: next(mono), lambda: next(real)) == ClockPair(
         3 * SECOND + 100, EPOCH + 3 * SECOND + 200, 200
     )
 
@@ -409,22 +411,22 @@ def test_clocks_that_cant_be_read_together_tell_no_step() -> None:
 
     reading = read_clocks(now, lambda: EPOCH + now())
     assert reading.spread == SECOND // 2
-    detector = Detector(Reading(0, EPOCH))
+    detector = Detector(ClockPair(0, EPOCH))
     assert detector.detect(replace(reading, mono=SECOND // 10, real=EPOCH + 5 * SECOND)) == []
-    (found,) = detector.detect(Reading(SECOND // 5, EPOCH + SECOND // 5 + 5 * SECOND))
+    (found,) = detector.detect(ClockPair(SECOND // 5, EPOCH + SECOND // 5 + 5 * SECOND))
     assert (found.kind, found.seconds) == (STEP, 5.0)
 
 
 def test_the_quick_look_judges_no_reading_that_took_long() -> None:
     """A tick that was stopped between its readings is looked at again, whatever it seems to say."""
-    detector = Detector(Reading(0, EPOCH))
+    detector = Detector(ClockPair(0, EPOCH))
     assert detector.quiet(SECOND // 10, EPOCH + SECOND // 10, SECOND // 10 + 500)
     assert not detector.quiet(SECOND // 5, EPOCH + SECOND // 5, SECOND // 2)
 
 
 def test_an_interruption_says_when_it_was_noticed() -> None:
     """`at` is both clocks as they are after it."""
-    (found,) = Detector(Reading(0, EPOCH)).detect(Reading(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
+    (found,) = Detector(ClockPair(0, EPOCH)).detect(ClockPair(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
     assert found.at.mono == 0.1
     assert found.at.wall.timestamp() == EPOCH / SECOND + 5.1
 
@@ -444,7 +446,7 @@ def stepped(wall: float, seconds: float, mono: float | None) -> Interruption:
     return replace(found, at=Instant(late, None if mono is None else found.at.mono))
 
 
-def story() -> Iterator[State]:
+def played() -> Iterator[State]:
     """vm-0's event: Scheduled at noon + 1 s + 60 s, Started 60 s later, gone 60 s later."""
     watcher = Watcher.fresh()
     for document in ([event()], [started()], []):
@@ -453,7 +455,7 @@ def story() -> Iterator[State]:
         yield watcher.state
 
 
-SCHEDULED, STARTED, GONE = story()
+SCHEDULED, STARTED, GONE = played()
 STARTED_AT = next(iter(STARTED.tracked.values())).started_at
 assert STARTED_AT is not None
 START = (STARTED_AT - NOON).total_seconds()

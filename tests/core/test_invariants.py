@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted
-from exporter.core.continuity import Step
+from exporter.core.attempts import attempt_due, begin_attempt, mark_accepted, mark_failed
+from exporter.core.continuity import DocumentStep
 from exporter.core.decision import decide, files_to_check
 from exporter.core.document import Document, folded, parse_document, parse_time
 from exporter.core.hours import Hours
@@ -28,7 +28,7 @@ from exporter.core.policy import Context, Coordination, Decision, Mode, Policy, 
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, Vm
 from exporter.core.scope import apply_scope
-from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Tracked
+from exporter.core.state import CLOSING, Approval, Instant, Reset, State, TrackedEvent, TransitionKind
 from exporter.core.state_codec import dump_state, load_state
 from tests.support import oracle
 from tests.support.approval_case import hours
@@ -138,7 +138,7 @@ class Files:
 
 
 HOUSES = st.builds(
-    oracle.House,
+    oracle.PolicySetup,
     mode=st.sampled_from(["enforce"] * 5 + ["dry-run", "off"]),
     coordination=st.sampled_from(["leader", "any", "single"]),
     takeover_after=st.sampled_from([None, 0.5, 10.0]),
@@ -152,10 +152,10 @@ HOUSES = st.builds(
 )
 
 
-def policy_of(house: oracle.House) -> Policy:
+def policy_of(setup: oracle.PolicySetup) -> Policy:
     """The same wishes in the words of the code."""
     rules = []
-    for number, asked in enumerate(house.rules):
+    for number, asked in enumerate(setup.rules):
         source = asked.get("event_source")
         rules.append(
             Rule(
@@ -171,18 +171,18 @@ def policy_of(house: oracle.House) -> Policy:
                 hours=hours_of(**{key: asked[key] for key in oracle.HOURS if key in asked}),
             )
         )
-    mode, coordination = Mode(house.mode), Coordination(house.coordination)
-    return Policy(mode, coordination, house.takeover_after, house.hold_file, tuple(rules))
+    mode, coordination = Mode(setup.mode), Coordination(setup.coordination)
+    return Policy(mode, coordination, setup.takeover_after, setup.hold_file, tuple(rules))
 
 
 def hours_of(between: str = "", days: Sequence[str] = (), timezone: str = "UTC") -> Hours | None:
     return hours(between or "00:00-24:00", *days, timezone=timezone) if between or days else None
 
 
-def situation_of(house: oracle.House, policy: Policy, document: Document) -> Context:
-    files = {path: Presence(house.file(path)) for path in files_to_check(policy, document)}
-    now = house.now or NOON.replace(tzinfo=None)  # of a time without a zone nothing is known
-    return context_of(house.vm_name, files, conflict=house.conflict, writable=house.writable, now=now)
+def situation_of(setup: oracle.PolicySetup, policy: Policy, document: Document) -> Context:
+    files = {path: Presence(setup.file(path)) for path in files_to_check(policy, document)}
+    now = setup.now or NOON.replace(tzinfo=None)  # of a time without a zone nothing is known
+    return context_of(setup.vm_name, files, conflict=setup.conflict, writable=setup.writable, now=now)
 
 
 def places(events: list[Any]) -> dict[str, int]:
@@ -201,7 +201,7 @@ SECONDS = st.sampled_from([0.0, 0.4, 0.5, 1.0, 5.0, 9.0, 10.0, 20.0, 30.0, 100.0
 @settings(max_examples=examples(1_000))
 @given(bodies(), HOUSES, st.booleans(), SECONDS, SECONDS, st.sampled_from(["", "", "", "started", "reset"]))
 def test_every_decision_is_the_one_of_the_second_reading(  # noqa: PLR0917  # all that a decision depends on
-    raw: bytes, house: oracle.House, approved: bool, known: float, unchanged: float, before: str
+    raw: bytes, setup: oracle.PolicySetup, approved: bool, known: float, unchanged: float, before: str
 ) -> None:
     """On any document, by any policy, with any past: the same verdict for the same reason, for the same events."""
     Tried.example()
@@ -221,12 +221,12 @@ def test_every_decision_is_the_one_of_the_second_reading(  # noqa: PLR0917  # al
         for key, entry in state.tracked.items()
     }
     state = replace(state, tracked=tracked, observed_seconds=100.0, reset=Reset(100.0) if past.reset else None)
-    policy = policy_of(house)
-    decisions = decide(policy, state, situation_of(house, policy, document))
+    policy = policy_of(setup)
+    decisions = decide(policy, state, situation_of(setup, policy, document))
     found = {decision.key: (decision.verdict.value, decision.reason.value) for decision in decisions}
     approving = {key for key, (verdict, _) in found.items() if verdict == "approve"}
     expected = {
-        key: oracle.judge(events, place, house, replace(past, others=bool(approving - {key})))
+        key: oracle.judge(events, place, setup, replace(past, others=bool(approving - {key})))
         for key, place in places(events).items()
     }
     for _, reason in expected.values():
@@ -251,13 +251,13 @@ POLL = 1.0
 
 
 @dataclass
-class Account:
+class ExpectedEvent:
     """What the test itself notes of one event's life, by its own simple means."""
 
     first_seen: float
     unchanged_since: float
     last: dict[str, Any] = field(default_factory=dict)
-    whose: str = ""
+    ownership: str = ""
     """Of which VM it was last known to be: "ours", "theirs", or not known."""
     names: list[str] | None = None
     """The last that could be read."""
@@ -270,9 +270,9 @@ class Life:
     time as if the process died before its commit: whatever it wrote then must come again with the same ids.
     """
 
-    def __init__(self, house: oracle.House) -> None:
-        self.house = house
-        self.policy = policy_of(house)
+    def __init__(self, setup: oracle.PolicySetup) -> None:
+        self.setup = setup
+        self.policy = policy_of(setup)
         self.platform: dict[str, dict[str, Any]] = {}
         self.true = 0.0
         self.wall: datetime = NOON
@@ -285,7 +285,7 @@ class Life:
         self.observed_seconds = 0.0
         self.last_read: tuple[datetime, float, int] | None = None
         self.last_items: list[str] = []
-        self.accounts: dict[str, Account] = {}
+        self.expected: dict[str, ExpectedEvent] = {}
         self.approved_ever: set[str] = set()
         self.started_ever: set[str] = set()
         self.reset: tuple[float, int] | None = None
@@ -297,9 +297,9 @@ class Life:
         self.named = True
 
     @property
-    def house_now(self) -> oracle.House:
+    def setup_now(self) -> oracle.PolicySetup:
         """As the process knows it: its own name may take its time, and the time of day moves on."""
-        return replace(self.house, vm_name=self.house.vm_name if self.named else "", now=self.wall)
+        return replace(self.setup, vm_name=self.setup.vm_name if self.named else "", now=self.wall)
 
     # -- the platform
 
@@ -351,7 +351,7 @@ class Life:
         self.mono += seconds if mono is None else mono
         self.wall += timedelta(seconds=seconds if wall is None else wall)
 
-    def nobody_looks(self, seconds: float) -> None:
+    def polling_pauses(self, seconds: float) -> None:
         self.passes(seconds)
 
     def the_vm_is_frozen(self, seconds: float) -> None:
@@ -398,7 +398,7 @@ class Life:
         step, records = self.works(before, document, now)
         assert [record.id for record in lost] == [record.id for record in records]
         self.honest(before, step, now)
-        self.told(records)
+        self.recorded(records)
         self.last_read = (self.wall, self.mono, self.number)
         self.restarted = False
         self.posts(oracle.read(raw), document, now, answer)
@@ -413,21 +413,21 @@ class Life:
             over = self.observed_seconds - self.reset[0] >= 10 or self.reset[1] >= 3
             self.reset = None if over else self.reset
         if anew:
-            for account in self.accounts.values():
-                account.first_seen = account.unchanged_since = self.observed_seconds
+            for event in self.expected.values():
+                event.first_seen = event.unchanged_since = self.observed_seconds
         present = {folded(item["EventId"]): item for item in reversed(items)}
         self.started_ever |= {key for key, item in present.items() if item["EventStatus"] == "Started"}
-        for key in set(self.accounts) - set(present):
-            del self.accounts[key]
+        for key in set(self.expected) - set(present):
+            del self.expected[key]
         for key, item in present.items():
-            account = self.accounts.setdefault(key, Account(self.observed_seconds, self.observed_seconds))
+            event = self.expected.setdefault(key, ExpectedEvent(self.observed_seconds, self.observed_seconds))
             meaning = {**item, "EventId": key, "NotBefore": str(parse_time(str(item.get("NotBefore"))))}
-            if account.last and meaning != account.last:
-                account.unchanged_since = self.observed_seconds
-            whose = self.whose(account, item)
-            if account.whose == "theirs" != whose:  # it comes to name this VM: first seen now
-                account.first_seen = account.unchanged_since = self.observed_seconds
-            account.whose, account.last = whose, meaning
+            if event.last and meaning != event.last:
+                event.unchanged_since = self.observed_seconds
+            owner = self.ownership(event, item)
+            if event.ownership == "theirs" != owner:  # it comes to name this VM: first seen now
+                event.first_seen = event.unchanged_since = self.observed_seconds
+            event.ownership, event.last = owner, meaning
 
     def counts_time(self, items: list[dict[str, Any]], now: Instant) -> bool:
         """Adds the time since the last document if it was observed, or if both documents agree and are at most a minute
@@ -444,15 +444,15 @@ class Life:
             self.observed_seconds += max(0.0, min(wall, mono))
         return max(wall, mono) > 60
 
-    def whose(self, account: Account, item: dict[str, Any]) -> str:
+    def ownership(self, expected_event: ExpectedEvent, item: dict[str, Any]) -> str:
         """By the last names that could be read. Where that can't be told it is as it was; but what was another's and
         names somebody else now may be ours."""
-        found, name = item["Resources"], self.house_now.vm_name
-        moved = isinstance(found, list) and found != account.names
-        account.names = found if isinstance(found, list) else account.names
-        if name and account.names is not None:
-            return "ours" if any(oracle.same(each, name) for each in account.names) else "theirs"
-        return "" if account.whose == "theirs" and moved else account.whose
+        found, name = item["Resources"], self.setup_now.vm_name
+        moved = isinstance(found, list) and found != expected_event.names
+        expected_event.names = found if isinstance(found, list) else expected_event.names
+        if name and expected_event.names is not None:
+            return "ours" if any(oracle.same(each, name) for each in expected_event.names) else "theirs"
+        return "" if expected_event.ownership == "theirs" and moved else expected_event.ownership
 
     def steady(self, now: Instant) -> bool:
         if self.last_read is None or self.restarted:
@@ -460,10 +460,10 @@ class Life:
         wall = abs((now.wall - self.last_read[0]).total_seconds())
         return wall <= 5.0 and (now.mono or 0.0) - self.last_read[1] <= 5.0
 
-    def works(self, state: State, document: Document, now: Instant) -> tuple[Step, list[Record]]:
+    def works(self, state: State, document: Document, now: Instant) -> tuple[DocumentStep, list[Record]]:
         """The line up to the commit: every fact gets its record and its number."""
         step = advance(state, document, now, POLL)
-        name = self.house_now.vm_name
+        name = self.setup_now.vm_name
         scoped = apply_scope(state, step, name, False)
         writer = RecordFactory(Vm(name=name), now.wall, document.incarnation, self.policy.mode)
         state, records = scoped.state, []
@@ -473,7 +473,7 @@ class Life:
         for rejection in scoped.rejections:
             state, record = writer.rejection(state, rejection)
             records.append(record)
-        for decision in decide(self.policy, state, situation_of(self.house_now, self.policy, document)):
+        for decision in decide(self.policy, state, situation_of(self.setup_now, self.policy, document)):
             tracked = state.tracked[decision.key]
             if tracked.decided != decision.words:
                 state, record = writer.decision(with_tracked(state, replace(tracked, decided=decision.words)), decision)
@@ -481,7 +481,7 @@ class Life:
         self.state = state
         return step, records
 
-    def told(self, records: list[Record]) -> None:
+    def recorded(self, records: list[Record]) -> None:
         """Two facts never have one id; a fact that was committed is never told again."""
         for record in records:
             assert record.id not in self.facts, f"{record.kind} has the id of {self.facts[record.id]}"
@@ -512,12 +512,12 @@ class Life:
                 assert not begun or not (record.kind == "scheduled" or record.data.get("joined")), "begun twice"
                 life.append(record.kind)
         is_open = {key for key, life in self.open.items() if life}
-        named = {key: account.whose for key, account in self.accounts.items()}
+        named = {key: expected_event.ownership for key, expected_event in self.expected.items()}
         assert is_open <= set(named)
         assert not {key for key in is_open if named[key] == "theirs"}
-        assert {key for key, whose in named.items() if whose == "ours"} <= is_open
+        assert {key for key, owner in named.items() if owner == "ours"} <= is_open
 
-    def honest(self, before: State, step: Step, now: Instant) -> None:
+    def honest(self, before: State, step: DocumentStep, now: Instant) -> None:
         """Per event the order holds, and nothing is claimed that was not seen."""
         assert set(step.state.tracked) == {each.key for each in (step.state.document or Document(0)).events}
         for found in step.transitions:
@@ -527,15 +527,15 @@ class Life:
             if found.kind in CLOSING:
                 assert last is not None
                 assert key not in step.state.tracked
-            if found.first_sight:
+            if found.newly_seen:
                 assert last is None or last.phase.value == "unknown"
-            if found.kind is Kind.COMPLETED:
+            if found.kind is TransitionKind.COMPLETED:
                 assert last is not None
                 assert last.started_at is not None
-            if found.kind is Kind.CANCELED:
+            if found.kind is TransitionKind.CANCELED:
                 self.really_canceled(before.tracked[key], now)
 
-    def really_canceled(self, last: Tracked, now: Instant) -> None:
+    def really_canceled(self, last: TrackedEvent, now: Instant) -> None:
         shown = last.event
         assert shown.status == "Scheduled"
         assert self.steady(now)
@@ -548,7 +548,7 @@ class Life:
 
     def posts(self, events: list[Any], document: Document, now: Instant, answer: int) -> None:
         """Sends what is approved and due; before each POST the second reading is asked."""
-        decisions = decide(self.policy, self.state, situation_of(self.house_now, self.policy, document))
+        decisions = decide(self.policy, self.state, situation_of(self.setup_now, self.policy, document))
         approving = {decision.key for decision in decisions if decision.verdict is Verdict.APPROVE}
         busy = {*approving, *self.approved_ever, *self.doubted_ever, *self.started_ever}
         for decision in decisions:
@@ -558,11 +558,11 @@ class Life:
             if decision.verdict is not Verdict.APPROVE or not attempt_due(tracked, now, self.start):
                 continue
             self.in_time(decision.key, decision)
-            approval = attempting(tracked.approval, now, decision.rule)
+            approval = begin_attempt(tracked.approval, now, decision.rule)
             if answer == 200:
-                approval = accepted(approval, now.wall)
+                approval = mark_accepted(approval, now.wall)
             elif answer:  # without one the process died over it
-                approval = not_accepted(approval, f"status-{answer}", answer)
+                approval = mark_failed(approval, f"status-{answer}", answer)
             self.state = with_tracked(self.state, replace(tracked, approval=approval))
             self.posts_ever.setdefault(decision.key, []).append(self.true)
             seen(f"posted {answer} after {len(self.posts_ever[decision.key]) - 1}")
@@ -574,15 +574,18 @@ class Life:
     def agrees(self, decision: Decision, events: list[Any], others: set[str]) -> None:
         """The second reading, with the test's own account of the past, gives the same verdict for the same reason.
         `others` are approved or were Started."""
-        account = self.accounts[decision.key]
-        known, unchanged = self.observed_seconds - account.first_seen, self.observed_seconds - account.unchanged_since
+        expected_event = self.expected[decision.key]
+        known, unchanged = (
+            self.observed_seconds - expected_event.first_seen,
+            self.observed_seconds - expected_event.unchanged_since,
+        )
         reset = self.reset is not None and (self.observed_seconds - self.reset[0] < 10 and self.reset[1] < 3)
         approved, started = decision.key in self.approved_ever, decision.key in self.started_ever
-        theirs = account.whose == "theirs"
+        theirs = expected_event.ownership == "theirs"
         past = oracle.Past(approved, known, unchanged, started, reset, bool(others), theirs)
         place = places(events)[decision.key]
         seen(f"decided {decision.reason.value or 'approve'}")
-        assert (decision.verdict.value, decision.reason.value) == oracle.judge(events, place, self.house_now, past)
+        assert (decision.verdict.value, decision.reason.value) == oracle.judge(events, place, self.setup_now, past)
 
     def in_time(self, key: str, decision: Decision) -> None:
         """No POST after a 200, none before its waiting is over, none out of turn."""
@@ -591,14 +594,14 @@ class Life:
         lost_time = bool(earlier) and min(self.killed_at, self.set_at) >= earlier[-1]
         if earlier and not lost_time:  # a clock that is set while nobody runs hides how long that was
             assert self.true - earlier[-1] >= min(60.0, 5.0 * 2 ** (len(earlier) - 1))
-        if self.house.coordination != "leader" or decision.event.resources is None:
+        if self.setup.coordination != "leader" or decision.event.resources is None:
             return
-        place = [folded(name) for name in decision.event.resources].index(folded(self.house.vm_name))
+        place = [folded(name) for name in decision.event.resources].index(folded(self.setup.vm_name))
         if place > 0:
             assert decision.event.source == "User"
-            assert self.house.takeover_after is not None
-            waited = self.observed_seconds - self.accounts[key].first_seen
-            assert waited >= place * self.house.takeover_after
+            assert self.setup.takeover_after is not None
+            waited = self.observed_seconds - self.expected[key].first_seen
+            assert waited >= place * self.setup.takeover_after
 
     # -- always
 
@@ -654,7 +657,7 @@ HAPPENINGS: Any = st.one_of(
     st.tuples(st.just("starts_its_number_again"), st.integers(1, 3)),
     st.tuples(st.just("shows_its_events_backwards")),
     st.tuples(st.just("does_nothing")),
-    st.tuples(st.just("nobody_looks"), st.sampled_from([6.0, 60.0, 4000.0])),
+    st.tuples(st.just("polling_pauses"), st.sampled_from([6.0, 60.0, 4000.0])),
     st.tuples(st.just("the_vm_is_frozen"), st.sampled_from([1.0, 9.0])),
     st.tuples(st.just("the_clock_is_set"), st.sampled_from([-3600.0, -2.0, 2.0, 3600.0])),
     st.tuples(
@@ -665,7 +668,7 @@ HAPPENINGS: Any = st.one_of(
     st.tuples(st.just("the_name_becomes_known")),
 )
 HOMES = st.builds(
-    oracle.House,
+    oracle.PolicySetup,
     mode=st.sampled_from(["enforce"] * 6 + ["dry-run"]),
     coordination=st.sampled_from(["leader", "any", "leader", "single"]),
     takeover_after=st.sampled_from([0.5, 10.0, None]),
@@ -679,12 +682,12 @@ LENGTH = 50 if LONG else 20
 @settings(max_examples=examples(150))
 @given(HOMES, st.lists(st.tuples(HAPPENINGS, LOOKS), min_size=LENGTH // 4, max_size=LENGTH))
 def test_a_platform_that_does_what_it_likes_is_told_and_approved_honestly(
-    house: oracle.House, story: list[tuple[tuple[Any, ...], Look]]
+    setup: oracle.PolicySetup, scenario: list[tuple[tuple[Any, ...], Look]]
 ) -> None:
     """Whatever happens in whatever order: no fact twice, none lost in a crash, none claimed that was not seen, and
     nothing approved that the second reading holds, that is out of turn, too soon or done already."""
-    Tried.example(steps=sum(often for _, (often, *_) in story))
-    life = Life(house)
-    for (name, *arguments), look in story:
+    Tried.example(steps=sum(often for _, (often, *_) in scenario))
+    life = Life(setup)
+    for (name, *arguments), look in scenario:
         getattr(life, name)(*arguments)
         life.looks(look)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from exporter.core.lifecycle import MAX_REJECTIONS_RECORDED, MOVES, phase_of
 from exporter.core.memory import CLOSED_KEPT, number, with_tracked
-from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Tracked
+from exporter.core.state import CLOSING, Instant, Phase, Seen, StartedBy, TrackedEvent, TransitionKind
 from tests.support.core_documents import EVENT_ID, KEY, Watcher, approved, changed, event, kinds, one, only, started
 
 SHOWN: dict[Phase | None, tuple[dict[str, Any], ...]] = {
@@ -51,7 +51,7 @@ def test_a_changed_field_without_a_move_is_an_update(phase: Phase) -> None:
     watcher.sees(*SHOWN[phase])
     (shown,) = SHOWN[phase]
     found = only(watcher.sees({**shown, "Description": "Sooner."}))
-    assert (found.kind, found.unexpected, found.first_sight) == (Kind.UPDATED, False, False)
+    assert (found.kind, found.unexpected, found.newly_seen) == (TransitionKind.UPDATED, False, False)
     assert changed(found) == {"Description": (shown["Description"], "Sooner.")}
 
 
@@ -70,9 +70,9 @@ def test_the_documented_live_migration() -> None:
     assert kinds(watcher.sees(event())) == ["scheduled"]
     assert kinds(watcher.sees(event(), up=0)) == []
     begun = only(watcher.sees(started()))
-    assert (begun.kind, dict(begun.changed), begun.unexpected) == (Kind.STARTED, {}, False)
+    assert (begun.kind, dict(begun.changed), begun.unexpected) == (TransitionKind.STARTED, {}, False)
     over = only(watcher.sees())
-    assert (over.kind, over.unseen) == (Kind.COMPLETED, ())
+    assert (over.kind, over.unseen) == (TransitionKind.COMPLETED, ())
     assert over.tracked.not_before is not None
     assert over.tracked.closed is not None
     assert over.tracked.closed.wall == watcher.wall
@@ -99,13 +99,13 @@ def test_an_event_first_seen_with_an_unknown_status_is_announced_once_it_is_know
     assert step.transitions == ()
     assert [(found.key, found.fault) for found in step.rejections] == [(KEY, "EventStatus")]
     found = only(watcher.sees(event()))
-    assert (found.kind, found.first_sight) == (Kind.SCHEDULED, True)
+    assert (found.kind, found.newly_seen) == (TransitionKind.SCHEDULED, True)
 
 
 def test_a_host_failure_is_first_seen_started() -> None:
     """Scheduled is skipped: `started`, a first sight, and nobody knows who let it start."""
     found = only(Watcher.fresh().sees(started()))
-    assert (found.kind, found.first_sight, found.tracked.started_by) == (Kind.STARTED, True, StartedBy.UNKNOWN)
+    assert (found.kind, found.newly_seen, found.tracked.started_by) == (TransitionKind.STARTED, True, StartedBy.UNKNOWN)
     assert not found.tracked.scheduled_seen
 
 
@@ -114,7 +114,7 @@ def test_started_that_goes_back_to_scheduled_is_an_unexpected_update() -> None:
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(event()))
-    assert (found.kind, found.unexpected) == (Kind.UPDATED, True)
+    assert (found.kind, found.unexpected) == (TransitionKind.UPDATED, True)
     assert kinds(watcher.sees(started())) == ["started"]
     assert only(watcher.sees()).tracked.started_at == found.tracked.started_at
 
@@ -127,7 +127,7 @@ def test_an_id_that_comes_back_is_a_new_life_with_its_numbers_going_on() -> None
     watcher.state = with_tracked(watcher.state, numbered)
     watcher.sees()
     again = only(watcher.sees(event()))
-    assert (again.kind, again.first_sight) == (Kind.SCHEDULED, True)
+    assert (again.kind, again.newly_seen) == (TransitionKind.SCHEDULED, True)
     assert again.tracked.first_seen.wall == watcher.wall
     assert (count, number(again.tracked, "scheduled")[0]) == (1, 2)
     assert watcher.state.closed == {}
@@ -268,8 +268,8 @@ def test_a_fault_of_a_tracked_event_is_told_when_it_comes() -> None:
     """Not at every poll, and not when it goes; a further fault is news again."""
     watcher = Watcher.fresh()
     assert watcher.step(event()).rejections == ()
-    told = [found.fault for found in watcher.step(event(Resources=5)).rejections]
-    assert told == ["Resources"]
+    recorded = [found.fault for found in watcher.step(event(Resources=5)).rejections]
+    assert recorded == ["Resources"]
     assert watcher.step(event(Resources=5)).rejections == ()
     assert [found.fault for found in watcher.step(event(Resources=5, NotBefore="")).rejections] == [
         "NotBefore, Resources"
@@ -281,7 +281,7 @@ def test_a_history_that_was_forgotten_is_not_brought_back() -> None:
     """A late answer about an event that is long gone changes nothing."""
     watcher = Watcher.fresh()
     watcher.sees(event())
-    stranger: Tracked = replace(watcher.state.tracked[KEY], event=one(EventId="stranger"))
+    stranger: TrackedEvent = replace(watcher.state.tracked[KEY], event=one(EventId="stranger"))
     assert with_tracked(watcher.state, stranger) is watcher.state
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Vm
-from exporter.core.state import Instant, Kind, StartedBy
+from exporter.core.state import Instant, StartedBy, TransitionKind
 from exporter.text.timeline import record_lines
 from tests.support.core_documents import KEY, NOON, Watcher, approved, event, kinds, only, started
 
@@ -28,7 +28,7 @@ def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     found = only(watcher.sees())
-    assert (found.kind, found.unseen, found.tracked.outcome) == (Kind.CANCELED, (), Kind.CANCELED)
+    assert (found.kind, found.unseen, found.tracked.outcome) == (TransitionKind.CANCELED, (), TransitionKind.CANCELED)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_what_comes_started_under_a_new_id_in_the_same_document_was_not_canceled
     watcher = Watcher.fresh()
     watcher.sees(event(**known), event("stays", **known))
     gone, came = watcher.sees(started("Second", **known | fields), event("stays", **known))
-    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.ENDED, ("replaced",), "Second")
-    assert (came.kind, came.tracked.outcome) == (Kind.STARTED, None)
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (TransitionKind.ENDED, ("replaced",), "Second")
+    assert (came.kind, came.tracked.outcome) == (TransitionKind.STARTED, None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_comes_otherwise_takes_no_events_place(fields: dict[str, Any]) -> N
     watcher = Watcher.fresh()
     watcher.sees(event(Resources=["vm-0", "vm-I"]))
     gone = watcher.sees(started("second", **{"Resources": ["vm-0", "vm-I"]} | fields))[0]
-    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.CANCELED, (), "")
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (TransitionKind.CANCELED, (), "")
 
 
 def test_one_that_was_there_before_takes_no_events_place() -> None:
@@ -76,9 +76,9 @@ def test_one_that_was_there_before_takes_no_events_place() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event(), event("second"))
     gone = watcher.sees(started("second"))[0]
-    assert (gone.kind, gone.replaced_by) == (Kind.CANCELED, "")
+    assert (gone.kind, gone.replaced_by) == (TransitionKind.CANCELED, "")
     gone = watcher.sees(started("third"))[0]
-    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.COMPLETED, (), "")
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (TransitionKind.COMPLETED, (), "")
 
 
 def test_a_record_names_the_event_that_came_in_its_place() -> None:
@@ -111,7 +111,7 @@ def test_any_doubt_about_our_sight_makes_it_ended(gone: dict[str, Any], why: lis
     watcher = Watcher.fresh()
     watcher.sees(event())
     found = only(watcher.sees(**gone))
-    assert (found.kind, list(found.unseen)) == (Kind.ENDED, why)
+    assert (found.kind, list(found.unseen)) == (TransitionKind.ENDED, why)
 
 
 def test_the_limit_of_unbroken_is_within() -> None:
@@ -127,7 +127,7 @@ def test_a_restart_breaks_the_sight() -> None:
     watcher.sees(event())
     watcher.restarts()
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("restart",))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("restart",))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_we_approved_or_may_have_approved_is_never_canceled(approval: dict[
     watcher.sees(event())
     approved(watcher, **approval)
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, (why,))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, (why,))
 
 
 def test_an_approval_of_an_earlier_life_still_counts() -> None:
@@ -173,7 +173,7 @@ def test_without_a_not_before_ahead_nothing_is_canceled(fields: dict[str, Any], 
     watcher = Watcher.fresh()
     watcher.sees(event(**fields))
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, (why,))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, (why,))
 
 
 def test_a_not_before_that_became_unreadable_is_not_known_any_more() -> None:
@@ -182,7 +182,7 @@ def test_a_not_before_that_became_unreadable_is_not_known_any_more() -> None:
     watcher.sees(event())
     watcher.sees(event(NotBefore="soon"))
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("not-before-unknown",))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("not-before-unknown",))
 
 
 def test_an_event_last_seen_with_an_unknown_status_is_not_canceled() -> None:
@@ -191,7 +191,7 @@ def test_an_event_last_seen_with_an_unknown_status_is_not_canceled() -> None:
     watcher.sees(event())
     watcher.sees(event(EventStatus="InProgress"))
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("unknown-status",))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("unknown-status",))
 
 
 def test_an_event_that_was_started_and_went_back_is_not_canceled() -> None:
@@ -200,7 +200,7 @@ def test_an_event_that_was_started_and_went_back_is_not_canceled() -> None:
     watcher.sees(started())
     watcher.sees(event())
     found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("was-started",))
+    assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("was-started",))
 
 
 @pytest.mark.parametrize("gone", [{"after": 3600.0}, {"up": -1}, {"up": 5}, {"wall": -3600.0}])
@@ -209,7 +209,7 @@ def test_started_and_gone_is_completed_whatever_the_gap(gone: dict[str, Any]) ->
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(**gone))
-    assert found.kind is Kind.COMPLETED
+    assert found.kind is TransitionKind.COMPLETED
     assert found.gap == max(gone.get("after", 1.0), gone.get("wall", 0.0))
 
 

@@ -188,7 +188,7 @@ def test_a_summary_tells_the_whole_story() -> None:
     watcher.sees(started(Description="New."), after=3)
     watcher.sees(started(Description="Newer."), after=4)
     (closed,) = watcher.sees(after=30)
-    told = event_summary(closed.tracked, closed.unseen)
+    recorded = event_summary(closed.tracked, closed.unseen)
     expected: Mapping[str, Any] = {
         "seen_before": "unbroken",
         "notice_seconds": 898.0,
@@ -211,19 +211,19 @@ def test_a_summary_tells_the_whole_story() -> None:
         "interruption_seconds": 7.5,
         "interruption_longest_seconds": 5.0,
     }
-    assert {name: told[name] for name in expected} == expected
+    assert {name: recorded[name] for name in expected} == expected
 
 
 def test_a_rejection_of_a_tracked_event_is_a_record_about_that_event() -> None:
     """It goes with the event's other records; an element that can't be tracked is about the VM."""
     watcher = Watcher.fresh()
     step = watcher.step(event(Resources=5), "nonsense")
-    told = [WRITER.rejection(step.state, found)[1] for found in step.rejections]
-    assert {(record.subject, record.data["fault"]) for record in told} == {
+    recorded = [WRITER.rejection(step.state, found)[1] for found in step.rejections]
+    assert {(record.subject, record.data["fault"]) for record in recorded} == {
         (EVENT_ID, "Resources"),
         ("vm-0", "not-an-object"),
     }
-    assert {str(record.data["event"])[:8] for record in told} == {"nonsense", str(event())[:8]}
+    assert {str(record.data["event"])[:8] for record in recorded} == {"nonsense", str(event())[:8]}
 
 
 def test_a_rejection_names_the_event_as_azure_does() -> None:
@@ -262,9 +262,9 @@ def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
     for mode, verdict, reason in ((Mode.DRY_RUN, "hold", "dry-run"), (Mode.ENFORCE, "approve", None)):
         (decision,) = decide(Policy(mode), watcher.state, OURS)
         _, record = replace(WRITER, mode=mode).decision(watcher.state, decision)
-        told = record.data["decision"]
-        assert (told["verdict"], told["reason"], told["rule"]) == (verdict, reason, "user-initiated")
-        assert (told["mode"], told["fields"]["EventType"]) == (mode.value, "Reboot")
+        recorded = record.data["decision"]
+        assert (recorded["verdict"], recorded["reason"], recorded["rule"]) == (verdict, reason, "user-initiated")
+        assert (recorded["mode"], recorded["fields"]["EventType"]) == (mode.value, "Reboot")
 
 
 def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> None:
@@ -283,9 +283,9 @@ def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> N
         context = context_of(now=datetime.fromisoformat(now))
         (decision,) = decide(Policy(Mode.ENFORCE, rules=(rule,)), watcher.state, context)
         _, record = replace(WRITER, mode=Mode.ENFORCE).decision(watcher.state, decision)
-        told = record.data["decision"]
-        assert told["verdict"] == verdict
-        assert told["fields"]["hours"] == {**asked, "local_time": local, "next_change": change}
+        recorded = record.data["decision"]
+        assert recorded["verdict"] == verdict
+        assert recorded["fields"]["hours"] == {**asked, "local_time": local, "next_change": change}
         assert record.data["message"].endswith(message)
 
 
@@ -325,8 +325,8 @@ def test_a_writer_never_fails_on_what_it_is_told(name: str, key: str, error: str
     state, unavailable = writer.about_vm(state, "source.unavailable", "ERROR", error, {"error": error})
     state, rejected = writer.rejection(state, Rejection(error, {error: [error, seconds]}))
     stall = Interruption(InterruptionKind.STALL, seconds, Instant(NOON))
-    state, felt = writer.interruption(state, stall, None)
-    for record in (unavailable, rejected, felt):
+    state, observed = writer.interruption(state, stall, None)
+    for record in (unavailable, rejected, observed):
         assert Record.from_json(record.to_json()) == record
         assert record.subject
 

@@ -27,11 +27,11 @@ from exporter.core.state import (
     Interruption,
     InterruptionKind,
     InterruptionTotals,
-    Kind,
     Rejection,
     Seen,
     StartedBy,
     State,
+    TransitionKind,
 )
 from tests.support.approval_case import OURS
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
@@ -43,7 +43,7 @@ SCHEMA: Final[Mapping[str, Any]] = json.loads(
 )
 VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
 VM: Final = Vm(name="vm-0", id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11", location="westeurope", zone="2")
-Told = tuple[State, Record]
+StateAndRecord = tuple[State, Record]
 
 
 def scheduled() -> State:
@@ -52,14 +52,14 @@ def scheduled() -> State:
     return watcher.state
 
 
-def moved(*steps: tuple[dict[str, Any], ...]) -> Told:
+def moved(*steps: tuple[dict[str, Any], ...]) -> StateAndRecord:
     """The record of the last transition."""
     watcher = Watcher.fresh()
     found = [watcher.sees(*shown) for shown in steps]
     return RecordFactory(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found[-1][-1])
 
 
-def ended() -> Told:
+def ended() -> StateAndRecord:
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.restarts()
@@ -67,28 +67,28 @@ def ended() -> Told:
     return RecordFactory(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found)
 
 
-def decided() -> Told:
+def decided() -> StateAndRecord:
     state = scheduled()
     (decision,) = decide(Policy(Mode.ENFORCE), state, OURS)
     return RecordFactory(VM, NOON, 2, Mode.ENFORCE).decision(state, decision)
 
 
-def with_approval(tell: Callable[[RecordFactory, State], Told]) -> Told:
+def with_approval(publish: Callable[[RecordFactory, State], StateAndRecord]) -> StateAndRecord:
     state = scheduled()
     tracked = replace(
         state.tracked[KEY],
         approval=Approval(1, rule="all", failures={"timeout": 1}),
         interruptions=InterruptionTotals(1, 2.0, 2.0),
     )
-    return tell(RecordFactory(VM, NOON, 2), with_tracked(state, tracked))
+    return publish(RecordFactory(VM, NOON, 2), with_tracked(state, tracked))
 
 
-def of_vm(kind: str, severity: str, **more: Any) -> Told:
+def of_vm(kind: str, severity: str, **more: Any) -> StateAndRecord:
     return RecordFactory(VM, NOON, 2).about_vm(State(NOON, vm_key="k"), kind, severity, "It is so.", more)
 
 
 SINCE: Final = published.timestamp(NOON - timedelta(seconds=12))
-EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
+EXAMPLES: Final[Mapping[str, Callable[[], StateAndRecord]]] = {
     "scheduled": lambda: moved((event(),)),
     "updated": lambda: moved((event(),), (event(Description="New.", Resources=["vm-0", "vm-1"]),)),
     "started": lambda: moved((event(),), (started(),)),
@@ -159,13 +159,13 @@ def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event(DurationInSeconds=9, Description="Soon.", More={"list": [""]}))
     (found,) = watcher.sees(event(DurationInSeconds=-1, Description="", More={"list": [-1]}))
-    told = json.loads(RecordFactory(VM, NOON, 3).transition(watcher.state, found)[1].to_json())["data"]
-    assert told["changed"] == {
+    recorded = json.loads(RecordFactory(VM, NOON, 3).transition(watcher.state, found)[1].to_json())["data"]
+    assert recorded["changed"] == {
         "Description": {"from": "Soon.", "to": None},
         "DurationInSeconds": {"from": 9, "to": None},
         "More": {"from": {"list": [None]}, "to": {"list": [None]}},
     }
-    assert (told["event"]["DurationInSeconds"], told["event"]["Description"]) == (-1, "")
+    assert (recorded["event"]["DurationInSeconds"], recorded["event"]["Description"]) == (-1, "")
     assert cloudevent("approval.decided")["data"]["decision"]["fields"]["DurationInSeconds"] is None
 
 
@@ -225,7 +225,7 @@ def test_every_record_is_a_cloudevent(kind: str) -> None:
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        (("data", "transition"), {*(kind.value for kind in Kind), None}),
+        (("data", "transition"), {*(kind.value for kind in TransitionKind), None}),
         (("data", "seen_before"), {word.value for word in Seen}),
         (("data", "started_by"), {*(word.value for word in StartedBy), None}),
         (("data", "mode"), {mode.value for mode in Mode}),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from exporter.core.document import folded
 from exporter.core.memory import with_tracked
-from exporter.core.state import Approval, Instant, InterruptionTotals, Outage, StartedBy, State, Tracked
+from exporter.core.state import Approval, Instant, InterruptionTotals, Outage, StartedBy, State, TrackedEvent
 from exporter.core.state_codec import StateWriter, dump_state, load_state
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
@@ -38,7 +38,7 @@ def full() -> State:
         last_failure="timeout",
         failures={"timeout": 2},
         outdated=True,
-        asked_to_wait=30.0,
+        retry_after_seconds=30.0,
     )
     tracked = replace(
         tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
@@ -57,7 +57,7 @@ def full() -> State:
             True,
             1.0,
             None,
-            first_failure_here=Instant(NOON, 2.0),
+            first_failure_in_process=Instant(NOON, 2.0),
         ),
         stopped=True,
         numbers={"agent.started": 1763726400001},
@@ -74,7 +74,7 @@ def without_clocks(state: State) -> State:
     def still(moment: Instant | None) -> Any:
         return Instant(moment.wall) if moment else None
 
-    def kept(histories: Mapping[str, Tracked]) -> dict[str, Tracked]:
+    def kept(entries: Mapping[str, TrackedEvent]) -> dict[str, TrackedEvent]:
         return {
             key: replace(
                 entry,
@@ -83,13 +83,13 @@ def without_clocks(state: State) -> State:
                 closed=still(entry.closed),
                 approval=replace(entry.approval, last_attempt=still(entry.approval.last_attempt)),
             )
-            for key, entry in histories.items()
+            for key, entry in entries.items()
         }
 
     outage = state.outage
     if outage:
         since, last_failure = still(outage.since), still(outage.last_failure)
-        outage = replace(outage, since=since, last_failure=last_failure, first_failure_here=None)
+        outage = replace(outage, since=since, last_failure=last_failure, first_failure_in_process=None)
     return replace(
         state,
         tracked=kept(state.tracked),
@@ -183,7 +183,7 @@ BROKEN_STATES: list[Any] = [
     {**SMALL, "last_good": "2025-11-21T12:00:00"},
     {**SMALL, "last_good": {"wall": EARLY, "mono": 1.0}},
     {**SMALL, "outage": {"since": EARLY}},
-    {**SMALL, "outage": {"since": EARLY, "reason": "", "last_failure": EARLY, "first_failure_here": EARLY}},
+    {**SMALL, "outage": {"since": EARLY, "reason": "", "last_failure": EARLY, "first_failure_in_process": EARLY}},
     {**SMALL, "started_ids": {"a": 5}},
     {**SMALL, "tracked": {"a": {}}},
 ]

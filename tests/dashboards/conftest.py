@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.dashboards_world import World, world
+from tests.support.dashboards_environment import DashboardsEnvironment, environment
 
 
 @pytest.fixture(scope="session")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardsEnvironment]:
     """Started once by each worker that needs it."""
-    with world(tmp_path_factory.mktemp("scenarios")) as made:
+    with environment(tmp_path_factory.mktemp("scenarios")) as made:
         yield made

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.dashboards_world import ROOT, load
+from tests.support.dashboards_environment import ROOT, load
 from tests.support.documentation import blocks
 from tests.support.peers import need
 

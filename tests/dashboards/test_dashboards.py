@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from dashboards.queries import CHOICES, TAGS
+from tests.support.dashboards_environment import ROOT, load, panels
 from tests.support.dashboards_families import labels_of, metric_names
-from tests.support.dashboards_world import ROOT, load, panels
 
 NAMES: Final = ("vm", "fleet")
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}

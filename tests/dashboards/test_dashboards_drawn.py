@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import pytest
 
 from tests.support.dashboards_drawn import Answers, bundled, draw, drawn_text, panel_contents
-from tests.support.dashboards_stories import LIVES
-from tests.support.dashboards_world import ROOT, World, load, panels
+from tests.support.dashboards_environment import ROOT, DashboardsEnvironment, load, panels
+from tests.support.dashboards_scenarios import LIVES
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("DASHBOARDS_DRAWN") != "1", reason="needs many npm packages: make test-all"),
@@ -47,7 +47,7 @@ class Show:
 
 
 @pytest.fixture(scope="module")
-def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
+def show(lived: DashboardsEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Show:
     """All scenarios, bundled and queried once for every test here."""
     folder = tmp_path_factory.mktemp("drawn")
     bundles = bundled(tmp_path_factory.mktemp("bundles"))

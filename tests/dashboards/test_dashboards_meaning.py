@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from dashboards.queries import CHOICES, FAR
-from tests.support.dashboards_stories import FLEET_SIZE, LIVES, id_of
-from tests.support.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of
+from tests.support.dashboards_environment import RULES, SPANS, DashboardsEnvironment, filled, load, panels, step_of
+from tests.support.dashboards_scenarios import FLEET_SIZE, LIVES, id_of
 
 pytestmark = pytest.mark.peer("prometheus")
 MARKS: Final = "snippets/annotations"
@@ -40,7 +40,7 @@ def _one(series: list[dict[str, Any]]) -> float | None:
     ],
 )
 def test_state_and_countdown_match_the_scenario(
-    lived: World, scenario: str, state: int | None, starts_in: float | None
+    lived: DashboardsEnvironment, scenario: str, state: int | None, starts_in: float | None
 ) -> None:
     """State and countdown match; stale, warming, nameless, and down never show "nothing scheduled"."""
     assert _one(lived.panel("vm", "State", scenario)[0]) == state
@@ -77,7 +77,7 @@ SILENT: Final = {
 
 
 @pytest.mark.parametrize("scenario", LIVES)
-def test_a_panel_is_empty_only_if_the_scenario_has_no_data(lived: World, scenario: str) -> None:
+def test_a_panel_is_empty_only_if_the_scenario_has_no_data(lived: DashboardsEnvironment, scenario: str) -> None:
     """Every other panel shows data: no query is mistyped, and every label matches."""
     answers = lived.answers("vm", scenario)
     titles = {str(panel["id"]): panel["title"] for panel in panels(load("vm"))}
@@ -85,7 +85,7 @@ def test_a_panel_is_empty_only_if_the_scenario_has_no_data(lived: World, scenari
     assert empty == SILENT[scenario]
 
 
-def test_events_are_shown_with_duration_and_number_of_vms(lived: World) -> None:
+def test_events_are_shown_with_duration_and_number_of_vms(lived: DashboardsEnvironment) -> None:
     """Both events of the VM, but not its neighbour's; the earlier first, with duration and number of VMs if known."""
     _, soonest, durations, resources, seen, approved, base, silent = lived.panel("vm", "Events", "scheduled")
     kinds = [(row["metric"]["event_type"], row["metric"]["event_status"]) for row in soonest]
@@ -96,7 +96,7 @@ def test_events_are_shown_with_duration_and_number_of_vms(lived: World) -> None:
     assert approved == silent == []
 
 
-def test_an_interruption_has_its_exact_duration(lived: World) -> None:
+def test_an_interruption_has_its_exact_duration(lived: DashboardsEnvironment) -> None:
     """7.2 s are 7.2 s, next to the announced 5 s: nothing is extrapolated."""
     observed, announced = lived.panel("vm", "Interruption: observed and announced", "started")
     longest = {row["metric"]["kind"]: max(float(value) for _, value in row["values"]) for row in observed}
@@ -104,7 +104,7 @@ def test_an_interruption_has_its_exact_duration(lived: World) -> None:
     assert {value for row in announced for _, value in row["values"]} == {"5"}
 
 
-def test_decisions_name_reason_and_rule(lived: World) -> None:
+def test_decisions_name_reason_and_rule(lived: DashboardsEnvironment) -> None:
     """Held and approved events with reasons, without events that have started or name only a neighbour."""
     rows = lived.panel("vm", "Decisions", "wrong")[0]
     decisions = {
@@ -118,7 +118,7 @@ def test_decisions_name_reason_and_rule(lived: World) -> None:
     assert {reason for _, reason, _ in decisions} == {"", "no-rule", "unknown-type"}
 
 
-def test_each_event_has_one_current_decision(lived: World) -> None:
+def test_each_event_has_one_current_decision(lived: DashboardsEnvironment) -> None:
     """One current decision per event, with type, reason, and rule; none for events that have ended."""
     rows = lived.panel("vm", "Current decisions", "wrong")[0]
     decisions = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
@@ -136,7 +136,7 @@ def test_each_event_has_one_current_decision(lived: World) -> None:
     assert len({row["metric"]["event_id"] for row in rows}) == len(rows)
 
 
-def test_approvals_hold_and_outbox_state_are_shown(lived: World) -> None:
+def test_approvals_hold_and_outbox_state_are_shown(lived: DashboardsEnvironment) -> None:
     """Approvals by outcome; no hold; a writable outbox."""
     sent, failed, postponed, outdated = (_one(rows) for rows in lived.panel("vm", "Approvals sent", "wrong"))
     assert sent is not None
@@ -147,7 +147,7 @@ def test_approvals_hold_and_outbox_state_are_shown(lived: World) -> None:
     assert _one(lived.panel("vm", "Outbox writes", "wrong")[0]) == 1
 
 
-def test_the_first_value_of_a_counter_is_shown(lived: World) -> None:
+def test_the_first_value_of_a_counter_is_shown(lived: DashboardsEnvironment) -> None:
     """Failed approvals, notice, decisions, and an interruption without a scrape at 0; increase() misses all of them."""
     failures = 'azure_scheduled_events_approval_request_failures_total{job="first"}'
     assert _one(lived.now(failures)) == 2
@@ -161,13 +161,13 @@ def test_the_first_value_of_a_counter_is_shown(lived: World) -> None:
     assert [(row["metric"]["decision"], row["value"][1]) for row in decisions] == [("approve", "1")]
 
 
-def test_zero_failed_approvals_are_shown_only_if_an_exporter_answers(lived: World) -> None:
+def test_zero_failed_approvals_are_shown_only_if_an_exporter_answers(lived: DashboardsEnvironment) -> None:
     """0 in the calm scenario, and no sample without an exporter."""
     assert _one(lived.panel("vm", "Approvals sent", "calm")[1]) == 0
     assert _one(lived.panel("vm", "Approvals sent", "absent")[1]) is GONE
 
 
-def test_events_of_a_nameless_vm_are_not_shown_as_nothing_scheduled(lived: World) -> None:
+def test_events_of_a_nameless_vm_are_not_shown_as_nothing_scheduled(lived: DashboardsEnvironment) -> None:
     """No event has a row, and the only row is "not known yet"."""
     rows = [row for query in lived.panel("vm", "Events", "nameless") for row in query]
     assert [row["metric"]["event_type"] for row in rows] == ["not known yet"]
@@ -175,7 +175,7 @@ def test_events_of_a_nameless_vm_are_not_shown_as_nothing_scheduled(lived: World
     assert _one(_fleet(lived, "VMs scheduled", "nameless")[0]) is GONE
 
 
-def test_a_failing_destination_is_shown(lived: World) -> None:
+def test_a_failing_destination_is_shown(lived: DashboardsEnvironment) -> None:
     """Waiting, oldest, failed, and rejected records of the failing destination, and none of the other one."""
     waiting, oldest, sent, failed, _, rejected = (
         {row["metric"]["destination"]: float(row["value"][1]) for row in rows}
@@ -189,7 +189,7 @@ def test_a_failing_destination_is_shown(lived: World) -> None:
     assert (rejected["event_hubs"], rejected["otlp"]) == (0, 1)
 
 
-def test_starts_and_ends_are_marked(lived: World) -> None:
+def test_starts_and_ends_are_marked(lived: DashboardsEnvironment) -> None:
     """A start has the time at which the agent saw it, an end has its outcome."""
     starts, ends = load("vm")["annotations"]["list"]
     assert starts["useValueForTime"] is True
@@ -201,7 +201,7 @@ def test_starts_and_ends_are_marked(lived: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["vm", "fleet"])
-def test_variables_offer_the_values_of_the_selected_vms(lived: World, name: str) -> None:
+def test_variables_offer_the_values_of_the_selected_vms(lived: DashboardsEnvironment, name: str) -> None:
     """Each offers the values of its label among the VMs that the previous variables select."""
     variables = {variable["name"]: variable for variable in load(name)["templating"]["list"]}
     assert _values(lived, variables["job"], ".+") == {*LIVES, "fleet"}
@@ -215,7 +215,7 @@ def test_variables_offer_the_values_of_the_selected_vms(lived: World, name: str)
     assert _values(lived, variables["tag_owner"], "scheduled") == set()
 
 
-def test_other_variables_narrow_the_instances(lived: World) -> None:
+def test_other_variables_narrow_the_instances(lived: DashboardsEnvironment) -> None:
     """The previous variables narrow the list; without a selection it includes a VM with an unknown name."""
     variable = load("vm")["templating"]["list"][-1]
     assert _values(lived, variable, "scheduled") == {"web_1:10169"}
@@ -224,14 +224,14 @@ def test_other_variables_narrow_the_instances(lived: World) -> None:
     assert _values(lived, variable, "nameless", tag_owner="shop") == set()
 
 
-def _values(lived: World, variable: dict[str, Any], job: str, **choices: str) -> set[str]:
+def _values(lived: DashboardsEnvironment, variable: dict[str, Any], job: str, **choices: str) -> set[str]:
     selector, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
     values = lived.get(f"/api/v1/label/{label}/values", **{"match[]": filled(selector, job, 0, **choices)})
     return set(values["data"])
 
 
 @pytest.mark.parametrize("variable", ["job", *CHOICES])
-def test_every_panel_obeys_every_variable(lived: World, variable: str) -> None:
+def test_every_panel_obeys_every_variable(lived: DashboardsEnvironment, variable: str) -> None:
     """Other VMs aren't shown; an alert that isn't about one VM is shown for all VMs that it may be about."""
     wide = sum("instance" not in alert["labels"] for alert in lived.active)
     for panel in panels(load("fleet")):
@@ -243,7 +243,7 @@ def test_every_panel_obeys_every_variable(lived: World, variable: str) -> None:
                 assert shown == [], (panel["title"], target["expr"])
 
 
-def test_every_annotation_obeys_every_variable(lived: World) -> None:
+def test_every_annotation_obeys_every_variable(lived: DashboardsEnvironment) -> None:
     """Annotations are those of the selected VMs."""
     for annotation in load("fleet")["annotations"]["list"]:
         assert lived.over(filled(annotation["expr"], "fleet", 86400), 86400, 300)
@@ -264,13 +264,13 @@ def test_every_annotation_obeys_every_variable(lived: World) -> None:
         ({"tag_environment": "prod", "location": "westeurope"}, [300, 50, 1, 0, 0]),
     ],
 )
-def test_selected_vms_are_counted(lived: World, choice: dict[str, str], counts: list[int]) -> None:
+def test_selected_vms_are_counted(lived: DashboardsEnvironment, choice: dict[str, str], counts: list[int]) -> None:
     """ "All" includes every VM, also the nine hundred without an owner; a selection includes only its VMs."""
     titles = ("VMs", "VMs in maintenance", "VMs scheduled", "Stale or down", "Records late or lost")
     assert [_one(lived.panel("fleet", title, "fleet", **choice)[0]) for title in titles] == counts
 
 
-def test_alerts_are_those_of_the_selected_vms(lived: World) -> None:
+def test_alerts_are_those_of_the_selected_vms(lived: DashboardsEnvironment) -> None:
     """Firing and pending alerts by name, with severity info last."""
     firing, pending, none = _fleet(lived, "Alerts")
     assert {row["metric"]["alertname"]: row["value"][1] for row in firing}["MaintenanceImminent"] == "50"
@@ -284,7 +284,7 @@ def test_alerts_are_those_of_the_selected_vms(lived: World) -> None:
     assert [row["metric"]["alertname"] for row in calm[2]] == ["none"]
 
 
-def test_starts_and_ends_are_counted_by_type(lived: World) -> None:
+def test_starts_and_ends_are_counted_by_type(lived: DashboardsEnvironment) -> None:
     """Starts in six hours by approver, and their ends by outcome."""
     *counted, none = _fleet(lived, "Starts and ends of events")
     assert [sum(float(row["value"][1]) for row in rows) for rows in counted] == [2, 2, 2, 0, 6, 0, 0]
@@ -293,7 +293,7 @@ def test_starts_and_ends_are_counted_by_type(lived: World) -> None:
     assert [row["metric"]["event_type"] for row in quiet[-1]] == ["none"]
 
 
-def test_interruptions_of_the_fleet_are_shown_as_maximum_and_p99(lived: World) -> None:
+def test_interruptions_of_the_fleet_are_shown_as_maximum_and_p99(lived: DashboardsEnvironment) -> None:
     """31 s at one of three VMs."""
     longest, p99, _ = _fleet(lived, "Interruption: observed and announced")
     assert [max(float(value) for _, value in rows[0]["values"]) for rows in (longest, p99)] == [
@@ -302,7 +302,7 @@ def test_interruptions_of_the_fleet_are_shown_as_maximum_and_p99(lived: World) -
     ]
 
 
-def test_agents_are_counted_by_mode_and_version(lived: World) -> None:
+def test_agents_are_counted_by_mode_and_version(lived: DashboardsEnvironment) -> None:
     """Every VM that answers counts once, with its mode and version."""
     counted, share = _fleet(lived, "Mode and version")
     assert [(row["metric"], row["value"][1]) for row in counted] == [({"mode": "dry-run", "version": "1.0.0"}, "995")]
@@ -310,7 +310,7 @@ def test_agents_are_counted_by_mode_and_version(lived: World) -> None:
     assert [row["value"][1] for row in lived.panel("fleet", "Mode and version", ".+")[1]] != ["1"]
 
 
-def test_lost_records_have_a_vm(lived: World) -> None:
+def test_lost_records_have_a_vm(lived: DashboardsEnvironment) -> None:
     """Twelve records of one VM, two hours ago."""
     behind, rejected, lost = _fleet(lived, "Records late, rejected, or lost")
     assert behind == rejected == []
@@ -322,11 +322,11 @@ def test_lost_records_have_a_vm(lived: World) -> None:
     assert [row["value"][1] for row in rejected] == ["1"]
 
 
-def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, Any]]]:
+def _fleet(lived: DashboardsEnvironment, title: str, job: str = "fleet") -> list[list[dict[str, Any]]]:
     return lived.panel("fleet", title, job)
 
 
-def test_the_fleet_is_counted(lived: World) -> None:
+def test_the_fleet_is_counted(lived: DashboardsEnvironment) -> None:
     """The next start is the earliest of 101; 7 exporters are stale, 5 down, 3 not known yet, all in one scale set."""
     assert _one(_fleet(lived, "Next start in")[0]) == lived.ahead(600)
     unwatched, warming, share, none = _fleet(lived, "Missing data, by scale set")
@@ -339,7 +339,7 @@ def test_the_fleet_is_counted(lived: World) -> None:
     ]
 
 
-def test_scheduled_events_are_grouped(lived: World) -> None:
+def test_scheduled_events_are_grouped(lived: DashboardsEnvironment) -> None:
     """100 VMs of set-3 in 20 events, and one VM without a scale set; the bars group them by time of start."""
     vms, events, first, last, silent = _fleet(lived, "Scheduled events, by scale set and type")
 
@@ -358,7 +358,7 @@ def test_scheduled_events_are_grouped(lived: World) -> None:
     ("scenario", "word"),
     [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "unknown"), ("warming", "unknown")],
 )
-def test_a_fleet_without_events_shows_the_reason(lived: World, scenario: str, word: str) -> None:
+def test_a_fleet_without_events_shows_the_reason(lived: DashboardsEnvironment, scenario: str, word: str) -> None:
     """ "nothing scheduled" appears only if a VM has current data; otherwise the numbers are missing, not 0."""
     row = _fleet(lived, "Scheduled events, by scale set and type", scenario)[-1]
     assert [series["metric"]["event_type"] for series in row] == [word]
@@ -366,13 +366,13 @@ def test_a_fleet_without_events_shows_the_reason(lived: World, scenario: str, wo
     assert scheduled == (0 if word == "nothing scheduled" else GONE)
 
 
-def test_history_is_summed_over_weeks(lived: World) -> None:
+def test_history_is_summed_over_weeks(lived: DashboardsEnvironment) -> None:
     """28 starts a day in three types are 196 a week."""
     week = _fleet(lived, "Starts per week")[0]
     assert sum(float(row["values"][-1][1]) for row in week) == pytest.approx(196, abs=6)
 
 
-def test_queries_read_a_small_part_of_the_series(lived: World) -> None:
+def test_queries_read_a_small_part_of_the_series(lived: DashboardsEnvironment) -> None:
     """No query about the fleet or one of its VMs reads a twentieth of the series for any point in time."""
     assert len(lived.now('count by (instance) (azure_scheduled_events_up{job="fleet"})')) == FLEET_SIZE - 5
     everything = lived.samples('count({job="fleet"})')
@@ -408,7 +408,7 @@ ALERTS: Final[dict[str, set[str]]] = {
 
 
 @pytest.mark.parametrize("scenario", ALERTS)
-def test_a_scenario_raises_exactly_its_alerts(lived: World, scenario: str) -> None:
+def test_a_scenario_raises_exactly_its_alerts(lived: DashboardsEnvironment, scenario: str) -> None:
     """Exactly these alerts are pending or firing, and none of their texts contains a failed template."""
     active = lived.alerts(scenario)
     assert {name.removeprefix("AzureScheduledEvents") for name in active} == ALERTS[scenario]
@@ -418,7 +418,7 @@ def test_a_scenario_raises_exactly_its_alerts(lived: World, scenario: str) -> No
             assert "  " not in text, text
 
 
-def test_the_externally_approved_event_is_identified(lived: World) -> None:
+def test_the_externally_approved_event_is_identified(lived: DashboardsEnvironment) -> None:
     """The only alert is about the event that was approved externally, among other events of its type."""
     active = lived.active
     name = "AzureScheduledEventsApprovedExternally"
@@ -428,7 +428,7 @@ def test_the_externally_approved_event_is_identified(lived: World) -> None:
     assert sorted(row["metric"]["started_by"] for row in starts) == ["not_before", "other"]
 
 
-def test_every_rule_runs(lived: World) -> None:
+def test_every_rule_runs(lived: DashboardsEnvironment) -> None:
     """Each expression is evaluated without an error, and so are the labels and texts of alerts."""
     for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:
@@ -452,7 +452,7 @@ def _mark(name: str) -> dict[str, Any]:
     return dict(mark)
 
 
-def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, float, float]]:
+def _regions(lived: DashboardsEnvironment, mark: dict[str, Any], job: str) -> list[tuple[str, float, float]]:
     """Return the regions that Grafana draws: text, start, and end in seconds before the end of the scenario.
 
     Grafana joins samples that aren't further apart than the step of the query.
@@ -474,7 +474,7 @@ def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, fl
     return drawn
 
 
-def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
+def test_an_event_is_a_region_from_its_start_to_its_end(lived: DashboardsEnvironment) -> None:
     """The text is type and VM; each event has a region, even if several VMs have one at a time."""
     regions = _regions(lived, _mark("Azure: started"), "fleet")
     assert {text for text, _, _ in regions} == {f"Freeze of set-4_{number}" for number in range(401, 500, 2)}
@@ -483,7 +483,7 @@ def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
         assert stop >= -60
 
 
-def test_an_end_has_its_outcome(lived: World) -> None:
+def test_an_end_has_its_outcome(lived: DashboardsEnvironment) -> None:
     """Six in six hours, each at most as long as the five minutes of a recorded sample."""
     regions = _regions(lived, _mark("Azure: ended"), "fleet")
     assert len(regions) == 6
@@ -491,7 +491,7 @@ def test_an_end_has_its_outcome(lived: World) -> None:
     assert all(stop - start <= 300 for _, start, stop in regions)
 
 
-def test_scheduled_events_are_off_by_default(lived: World) -> None:
+def test_scheduled_events_are_off_by_default(lived: DashboardsEnvironment) -> None:
     """The annotation exists and is disabled."""
     mark = _mark("Azure: scheduled")
     assert mark["enable"] is False

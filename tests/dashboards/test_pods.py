@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.support.dashboards_environment import filled, load, panels
 from tests.support.dashboards_families import labels_of, metric_names
-from tests.support.dashboards_world import filled, load, panels
 from tests.support.peers import need
 
 pytestmark = pytest.mark.peer("promtool")

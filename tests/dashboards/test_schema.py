@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from dashboards import LEAST, SCHEMA
-from tests.support.dashboards_world import ROOT, load
+from tests.support.dashboards_environment import ROOT, load
 from tests.support.node import FOLDER, run_node
 
 pytestmark = [pytest.mark.linux("the Node of the tests"), pytest.mark.peer("node")]

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.consumers.python.event_summaries.join import event_summary
 from deploy.consumers.python.event_summaries.record import Fact, read
-from tests.support import kusto_story as story
+from tests.support import kusto_scenario as scenario
 from tests.support.kusto import SPAN, Database
 
 pytestmark = pytest.mark.linux("what runs the queries is tried on Linux")
@@ -32,7 +32,7 @@ def database() -> Iterator[Database]:
 def test_both_give_the_same_summary(seed: int, database: Database) -> None:
     """Of all records, and of what is left where many are lost, doubled and out of order: the seed says which."""
     chance = random.Random(seed)  # noqa: S311  # the same loss in each run
-    records = story.month()
+    records = scenario.month()
     if seed:
         records = [record for record in records if chance.random() > 0.15 * seed for _ in range(chance.choice((1, 2)))]
         chance.shuffle(records)
@@ -66,7 +66,7 @@ def by_functions(row: dict[str, Any]) -> dict[str, Any]:
 
 def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
     """What a summary says, in the words of the functions."""
-    felt = [seconds for seconds in found["interruption_seconds"].values() if seconds is not None]
+    observed = [seconds for seconds in found["interruption_seconds"].values() if seconds is not None]
     times = {
         "FirstSeen": "first_seen",
         "NotBefore": "not_before",
@@ -81,7 +81,7 @@ def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
         "SeenUnbroken": found["seen_before"] == "unbroken",
         "NoticeSeconds": found["notice_seconds"],
         "AnnouncedSeconds": found["announced_duration_seconds"],
-        "InterruptionSecondsTotal": sum(felt) if felt else None,
+        "InterruptionSecondsTotal": sum(observed) if observed else None,
         "StartedBy": found["started_by"],
         "ApproverVm": found["approved_by_vm"],
         "Rule": found["rule"],

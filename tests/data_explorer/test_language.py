@@ -90,11 +90,13 @@ def test_mistakes_are_found() -> None:
     for name, right, spoilt in mistakes:
         assert wrong[name].count(right) == 1, right
         wrong[name] = wrong[name].replace(right, spoilt)
-    told = checked(wrong, {"a panel": "ScheduledEventsRecords | where Tme > ago(1d) | summarize percentil(Time, 50)"})
+    recorded = checked(
+        wrong, {"a panel": "ScheduledEventsRecords | where Tme > ago(1d) | summarize percentil(Time, 50)"}
+    )
     for name, _, spoilt in mistakes:
         lines = [number for number, line in enumerate(wrong[name].splitlines(), 1) if spoilt.strip() in line]
-        assert {(problem["where"], problem["line"]) for problem in told.problems} >= {(name, lines[0])}, spoilt
-    assert {problem["at"] for problem in told.problems if problem["where"] == "a panel"} >= {"Tme", "percentil"}
+        assert {(problem["where"], problem["line"]) for problem in recorded.problems} >= {(name, lines[0])}, spoilt
+    assert {problem["at"] for problem in recorded.problems if problem["where"] == "a panel"} >= {"Tme", "percentil"}
 
 
 def test_every_command_can_be_run_again() -> None:

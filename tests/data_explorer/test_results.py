@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from exporter.core.document import MINIMUM_NOTICE
-from tests.support import kusto_story as story
+from tests.support import kusto_scenario as scenario
 from tests.support.kusto import ENQUEUED, SPAN, Database, for_data_explorer, for_grafana, panels
 
 pytestmark = pytest.mark.linux("what runs the queries is tried on Linux")
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
     found = Database()
-    found.ingest(story.month())
+    found.ingest(scenario.month())
     yield found
     found.close()
 
@@ -66,7 +66,7 @@ def test_the_least_notice_is_that_of_the_agent(database: Database) -> None:
 
 def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None:
     """Two named VMs and a neighbour, one of them a second late: the first sight counts, and the VM that stood still."""
-    row = of(ask(database, "Summaries"), story.FREEZE)
+    row = of(ask(database, "Summaries"), scenario.FREEZE)
     assert shown(row, "EventType", "Outcome", "Vms", "ReportingVms") == ["Freeze", "completed", 2, 3]
     assert shown(row, "VmNames", "Resources") == [["web-0", "web-1", "web-2"], ["web-0", "web-1"]]
     assert shown(row, "FirstSeen", "SeenUnbroken", "NoticeSeconds") == ["03 10:00:00", True, 900.0]
@@ -82,7 +82,7 @@ def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None
 
 def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> None:
     """web-0 read it in upper case and approved it, web-1 in lower case and can't know who did: it was one of us."""
-    row = of(ask(database, "Summaries"), story.APPROVED)
+    row = of(ask(database, "Summaries"), scenario.APPROVED)
     assert shown(row, "ReportingVms", "StartedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
     assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
 
@@ -90,22 +90,22 @@ def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> N
 def test_every_event_of_the_month_is_there_once(database: Database) -> None:
     """In the order in which they were first seen; one that began before the month is not among them."""
     found = [row["EventId"] for row in ask(database, "Summaries")]
-    told = (story.FREEZE, story.APPROVED, story.CANCELED, story.DELETED, story.LATE, story.LOST)
-    assert found == [event_id.lower() for event_id in told]
+    recorded = (scenario.FREEZE, scenario.APPROVED, scenario.CANCELED, scenario.DELETED, scenario.LATE, scenario.LOST)
+    assert found == [event_id.lower() for event_id in recorded]
 
 
 def test_an_event_that_is_still_open_for_one_vm_is_not_ended() -> None:
     """`ended` is said by an agent that did not see what happened; another one still has the event."""
-    records = [record for record in story.month() if record["data"]["vm"]["name"] == "web-0"]
+    records = [record for record in scenario.month() if record["data"]["vm"]["name"] == "web-0"]
     closing = next(record for record in records if record["data"]["kind"] == "completed")
     other = Database()
     for kind, expected in (("ended", "open"), ("completed", "completed")):
-        told = json.loads(json.dumps(closing).replace('"completed"', f'"{kind}"'))
-        told |= {"source": f"another-{kind}", "id": "its own", "type": f"azure_scheduled_event.{kind}.v1"}
-        told["data"]["event_id"] = story.LOST.lower()
-        told["data"]["summary"]["first_seen"] = "2026-11-20T18:00:00.000000Z"
-        other.ingest([*records, told])
-        assert of(ask(other, "Summaries"), story.LOST)["Outcome"] == expected
+        recorded = json.loads(json.dumps(closing).replace('"completed"', f'"{kind}"'))
+        recorded |= {"source": f"another-{kind}", "id": "its own", "type": f"azure_scheduled_event.{kind}.v1"}
+        recorded["data"]["event_id"] = scenario.LOST.lower()
+        recorded["data"]["summary"]["first_seen"] = "2026-11-20T18:00:00.000000Z"
+        other.ingest([*records, recorded])
+        assert of(ask(other, "Summaries"), scenario.LOST)["Outcome"] == expected
     other.close()
 
 
@@ -120,7 +120,7 @@ def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None
         [None, 900.0, None],
         [900.0, 900.0, False],
     ]
-    strict = of(ask(database, "Notice", ", 300.5"), story.CANCELED)
+    strict = of(ask(database, "Notice", ", 300.5"), scenario.CANCELED)
     assert strict["Short"] is False
 
 
@@ -150,7 +150,7 @@ def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> N
 def test_what_was_felt_is_known_without_the_closing_record() -> None:
     """The records of the interruptions tell it, should that of the end be lost."""
     other = Database()
-    other.ingest(record for record in story.month() if record["data"]["kind"] != "completed")
+    other.ingest(record for record in scenario.month() if record["data"]["kind"] != "completed")
     row = next(row for row in ask(other, "Freezes") if row["Interruptions"] == 2)
     other.close()
     assert shown(row, "VmName", "Outcome", "InterruptionSeconds", "InterruptionLongestSeconds") == [
@@ -173,7 +173,7 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
 
 def test_who_approved_is_told(database: Database) -> None:
     """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
-    row = of(ask(database, "Approvals"), story.APPROVED)
+    row = of(ask(database, "Approvals"), scenario.APPROVED)
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == [
         "this_vm",
         "web-0",
@@ -182,8 +182,8 @@ def test_who_approved_is_told(database: Database) -> None:
     ]
     assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]
     by = {row["EventId"]: row["StartedBy"] for row in ask(database, "Approvals")}
-    assert by[story.LATE.lower()] == "unknown"
-    assert by[story.CANCELED.lower()] is None
+    assert by[scenario.LATE.lower()] == "unknown"
+    assert by[scenario.CANCELED.lower()] is None
 
 
 def test_agents_are_as_they_were_at_that_time(database: Database) -> None:
@@ -205,17 +205,17 @@ def test_agents_are_as_they_were_at_that_time(database: Database) -> None:
 def test_the_timeline_is_all_that_was_told_of_events(database: Database) -> None:
     """In the order of time, without what is about VMs alone, and without what lies outside of the span."""
     rows = ask(database, "Timeline")
-    begin = story.at(1, "00:00:00").replace(tzinfo=None)
-    told = [record for record in story.month() if record["data"]["event_id"] and record["time"] >= "2026-11-01"]
+    begin = scenario.at(1, "00:00:00").replace(tzinfo=None)
+    recorded = [record for record in scenario.month() if record["data"]["event_id"] and record["time"] >= "2026-11-01"]
     assert [row["Time"] for row in rows] == sorted(row["Time"] for row in rows)
     assert all(begin <= row["Time"] < begin + timedelta(days=30) for row in rows)
-    assert sorted(row["Message"] for row in rows) == sorted(record["data"]["message"] for record in told)
+    assert sorted(row["Message"] for row in rows) == sorted(record["data"]["message"] for record in recorded)
 
 
 def test_order_and_copies_change_nothing(database: Database) -> None:
     """Backwards, twice, or in two batches, each copy taken at another time: each function finds the same."""
     expected = {name: ask(database, name) for name in ("Timeline", "Summaries", "Freezes", "Approvals", "Agents")}
-    for records in story.shuffled(story.month()):
+    for records in scenario.shuffled(scenario.month()):
         other = Database()
         taken = [record | {ENQUEUED: f"2026-12-01T00:00:{n % 60:02}Z"} for n, record in enumerate(records)]
         other.ingest(taken[: len(taken) // 2])
@@ -245,8 +245,8 @@ def test_the_panels_of_a_month(database: Database) -> None:
         ["12 00:00:00", "Reboot", "completed", 1],
         ["20 00:00:00", "Freeze", "open", 1],
     ]
-    felt = found["Interruption felt a day, p50, p99 and longest, in seconds"]
-    assert [shown(row, "Time", "p50", "p99", "longest") for row in felt] == [
+    observed = found["Interruption felt a day, p50, p99 and longest, in seconds"]
+    assert [shown(row, "Time", "p50", "p99", "longest") for row in observed] == [
         ["03 00:00:00", 4.0, 4.0, 4.0],
         ["05 00:00:00", 7.5, 7.5, 7.5],
     ]

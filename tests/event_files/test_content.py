@@ -41,14 +41,14 @@ from tests.support.statuses import (
     NOON,
     REBOOT,
     VM,
-    Story,
-    closed_story,
-    crowded_story,
-    empty_story,
+    EventScenario,
+    closed_scenario,
+    crowded_scenario,
+    empty_scenario,
     failing_status,
-    scheduled_story,
+    scheduled_scenario,
     started,
-    started_story,
+    started_scenario,
 )
 
 RULES: Final = (Rule("drained", ("Reboot",), require_file="/run/app/ready/{event_id}"), *DEFAULT_RULES)
@@ -59,7 +59,7 @@ def contents(status: Status) -> dict[str, Mapping[str, Any]]:
     """Each file that this status asks for, read back and held against its schema."""
     found = {}
     for name, event in named_files(status).items():
-        decision = status.state.process.decisions.get(event.history.key)
+        decision = status.state.process.decisions.get(event.tracked.key)
         fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=RULES)
         content = event_file(fields, NOON)
         assert len(content) <= MAX_BYTES
@@ -116,8 +116,8 @@ def test_no_id_leads_astray(event_id: str) -> None:
 
 def test_an_event_is_told_with_its_decision() -> None:
     """A Scheduled event: Azure's object as received, and what was decided about it."""
-    story = scheduled_story()
-    found = contents(story.status(mode=Mode.ENFORCE))
+    scenario = scheduled_scenario()
+    found = contents(scenario.status(mode=Mode.ENFORCE))
     assert set(found) == {f"{FREEZE['EventId']}.json", f"{REBOOT['EventId']}.json"}
     freeze = found[f"{FREEZE['EventId']}.json"]
     assert freeze["type"] == EVENT_TYPE
@@ -143,8 +143,8 @@ def test_an_event_is_told_with_its_decision() -> None:
 
 def test_a_started_event_keeps_what_was_known() -> None:
     """Azure takes NotBefore away; the file has the last one, who let it start, and when."""
-    story = started_story()
-    freeze = contents(story.status())[f"{FREEZE['EventId']}.json"]
+    scenario = started_scenario()
+    freeze = contents(scenario.status())[f"{FREEZE['EventId']}.json"]
     assert (freeze["status"], freeze["event"]["NotBefore"]) == ("Started", "")
     assert freeze["not_before"] == "2025-11-21T12:15:00.000000Z"
     assert freeze["started_by"] == "this_vm"
@@ -165,14 +165,14 @@ def test_a_started_event_keeps_what_was_known() -> None:
 )
 def test_only_what_names_this_vm_has_a_file(events: list[dict[str, Any]], vm: Vm) -> None:
     """An event that is not known to be of this VM has no file."""
-    story = Story()
-    story.read(*events)
-    assert named_files(story.status(vm=vm)) == {}
+    scenario = EventScenario()
+    scenario.read(*events)
+    assert named_files(scenario.status(vm=vm)) == {}
 
 
 def test_of_very_many_events_the_most_urgent_have_files() -> None:
     """Sixty events: fifty files, of those that start first."""
-    status = crowded_story(60).status()
+    status = crowded_scenario(60).status()
     found = list(named_files(status))
     assert len(found) == MAX_FILES
     assert found == [f"event-{place:04}.json" for place in range(59, 9, -1)]
@@ -182,10 +182,10 @@ def test_of_very_many_events_the_most_urgent_have_files() -> None:
 @pytest.mark.parametrize("text", ["x" * 300_000, "🔥" * 70_000, [[]] * 90_000], ids=["text", "emoji", "many parts"])
 def test_what_has_no_room_is_left_out_and_said(text: Any) -> None:
     """An object of Azure's that is too large leaves the rest of the file as it is."""
-    story = Story()
+    scenario = EventScenario()
     event = {**FREEZE, "Other": text}
-    story.read(event)
-    ((_, found),) = contents(story.status()).items()
+    scenario.read(event)
+    ((_, found),) = contents(scenario.status()).items()
     assert found["event"] is None
     assert found["event_omitted_bytes"] == len(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
     assert found["status"] == "Scheduled"
@@ -197,9 +197,9 @@ def test_no_text_from_outside_makes_a_file_too_large(character: str) -> None:
     long = character * 400_000
     texts: dict[str, Any] = dict.fromkeys(VM_TEXTS[1:], long)
     tags = tuple((f"{character * (MAX_TAG_NAME - 2)}{number:02}", long[:MAX_TAG_VALUE]) for number in range(MAX_TAGS))
-    story = Story()
-    story.read({**FREEZE, "EventType": long})
-    status = story.status(vm=replace(VM, **texts, tags=tags))
+    scenario = EventScenario()
+    scenario.read({**FREEZE, "EventType": long})
+    status = scenario.status(vm=replace(VM, **texts, tags=tags))
     ((_, found),) = contents(status).items()
     assert found["event"] is None
     assert found["event_type"] == found["vm"]["id"] == character * MAX_TEXT
@@ -210,7 +210,11 @@ def test_no_text_from_outside_makes_a_file_too_large(character: str) -> None:
 
 
 JSON: Final = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=20),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**62), 2**62)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
     max_leaves=10,
 )
@@ -223,25 +227,25 @@ JSON: Final = st.recursive(
 )
 def test_whatever_azure_sends_is_as_the_schema_says(fields: dict[str, Any], event_id: str, mode: Mode) -> None:
     """Fields that are missing, mistyped or new never make a file that its schema refuses."""
-    story = Story()
+    scenario = EventScenario()
     given_event = {**FREEZE, **fields, "Resources": [VM.name], "EventId": event_id}
     document_from({"DocumentIncarnation": 1, "Events": [given_event]})
-    story.read(given_event)
-    found = contents(story.status(mode=mode))
+    scenario.read(given_event)
+    found = contents(scenario.status(mode=mode))
     for name, value in found.items():
         assert name == file_name(value["event_id"])
-    story.read(started(given_event), after=3.0)
-    contents(story.status(mode=mode))
+    scenario.read(started(given_event), after=3.0)
+    contents(scenario.status(mode=mode))
 
 
 @pytest.mark.parametrize(
     "status",
     [
-        empty_story().status(),
-        scheduled_story().status(mode=Mode.OFF),
-        closed_story().status(vm=Vm()),
-        failing_status(started_story()),
-        Status(started=Instant(NOON), state=Story().state),
+        empty_scenario().status(),
+        scheduled_scenario().status(mode=Mode.OFF),
+        closed_scenario().status(vm=Vm()),
+        failing_status(started_scenario()),
+        Status(started=Instant(NOON), state=EventScenario().state),
     ],
     ids=["empty", "off", "name unknown", "failing", "nothing read"],
 )
@@ -257,12 +261,12 @@ def test_the_status_file_is_as_its_schema_says(status: Status, running: bool) ->
 
 def test_the_status_file_says_when_it_was_last_read_well() -> None:
     """While the source fails: why, and the time of the last good document."""
-    story = started_story()
-    last = story.now
-    content = json.loads(status_file(status_fields(failing_status(story), [], version="1", running=True), NOON))
+    scenario = started_scenario()
+    last = scenario.now
+    content = json.loads(status_file(status_fields(failing_status(scenario), [], version="1", running=True), NOON))
     assert (content["up"], content["failure"]) == (False, "timeout")
     assert content["last_read_at"] == f"{last:%Y-%m-%dT%H:%M:%S}.000000Z"
-    assert story.now - last == timedelta(seconds=60)
+    assert scenario.now - last == timedelta(seconds=60)
 
 
 def test_the_schemas_are_schemas() -> None:

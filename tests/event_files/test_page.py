@@ -18,13 +18,13 @@ from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.state import SourceStatus
 from exporter.simulator.metadata.service import MetadataService
-from tests.event_files.test_keeper import World
+from tests.event_files.test_reconciler import FolderEnvironment
 from tests.support.documentation import ROOT, blocks
 from tests.support.event_files import events
 from tests.support.factories import service_of
 from tests.support.peers import need
 from tests.support.running import Run
-from tests.support.statuses import FREEZE, REBOOT, scheduled_story, with_source
+from tests.support.statuses import FREEZE, REBOOT, scheduled_scenario, with_source
 
 PAGE: Final = ROOT / "docs" / "event-files.md"
 SHOWN: Final = "/run/azure-scheduled-events-exporter/events"
@@ -76,9 +76,9 @@ def is_part(shown: Any, written: Any) -> bool:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.bring(scheduled_story().status(mode=Mode.ENFORCE))
+def environment(tmp_path: Path) -> FolderEnvironment:
+    made = FolderEnvironment(tmp_path)
+    made.bring(scheduled_scenario().status(mode=Mode.ENFORCE))
     return made
 
 
@@ -91,49 +91,49 @@ def reader() -> Callable[[Path], list[Mapping[str, Any]] | None]:
     return found  # type: ignore[no-any-return]  # the text of a page has no types
 
 
-def test_python_reads_what_is_planned(world: World) -> None:
+def test_python_reads_what_is_planned(environment: FolderEnvironment) -> None:
     """The events while the agent lives, None when it does not, or was never there."""
     read = reader()
-    found = read(world.path)
+    found = read(environment.path)
     assert found is not None
     assert {event["event_id"] for event in found} == {FREEZE["EventId"], REBOOT["EventId"]}
-    (world.path / f"{FREEZE['EventId']}.json").unlink()
-    found = read(world.path)
+    (environment.path / f"{FREEZE['EventId']}.json").unlink()
+    found = read(environment.path)
     assert found is not None
     assert [event["event_id"] for event in found] == [REBOOT["EventId"]]
     old = time.time() - 16
-    os.utime(world.path / "status.json", (old, old))
-    assert read(world.path) is None
-    world.bring(scheduled_story().status(), running=False)
-    assert read(world.path) is None
-    assert read(world.path / "none") is None
+    os.utime(environment.path / "status.json", (old, old))
+    assert read(environment.path) is None
+    environment.bring(scheduled_scenario().status(), running=False)
+    assert read(environment.path) is None
+    assert read(environment.path / "none") is None
 
 
-def test_python_takes_what_is_not_known_for_no_promise(world: World) -> None:
+def test_python_takes_what_is_not_known_for_no_promise(environment: FolderEnvironment) -> None:
     """Without a document, or without the VM's name, no files do not mean that nothing is planned."""
     read = reader()
-    for path in world.path.iterdir():
+    for path in environment.path.iterdir():
         path.unlink()
-    world.restart()
-    world.bring(replace(scheduled_story().status(), vm=Vm()))
-    assert world.status["up"]
-    assert not world.status["events"]
-    assert read(world.path) is None
-    known = scheduled_story().status()
-    world.bring(with_source(replace(known, state=replace(known.state, last_good=None)), SourceStatus()))
-    assert world.status["last_read_at"] is None
-    assert read(world.path) is None
+    environment.restart()
+    environment.bring(replace(scheduled_scenario().status(), vm=Vm()))
+    assert environment.status["up"]
+    assert not environment.status["events"]
+    assert read(environment.path) is None
+    known = scheduled_scenario().status()
+    environment.bring(with_source(replace(known, state=replace(known.state, last_good=None)), SourceStatus()))
+    assert environment.status["last_read_at"] is None
+    assert read(environment.path) is None
 
 
 @pytest.mark.linux("a shell")
 @pytest.mark.peer("jq")
-def test_jq_shows_what_is_planned(world: World) -> None:
+def test_jq_shows_what_is_planned(environment: FolderEnvironment) -> None:
     """A line for each event."""
     need("jq")
     command = block("sh")
     assert SHOWN in command
     done = subprocess.run(
-        ["sh", "-c", command.replace(SHOWN, str(world.path))], capture_output=True, text=True, check=True
+        ["sh", "-c", command.replace(SHOWN, str(environment.path))], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
         "Scheduled Freeze 2025-11-21T12:15:00.000000Z",

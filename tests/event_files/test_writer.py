@@ -27,12 +27,12 @@ from exporter.event_files.writer import STUCK_SECONDS, EventFiles
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import World, document, event
+from tests.support.agent_environment import AgentEnvironment, document, event
 from tests.support.event_files import events, names, read
 from tests.support.log_reading import logged
 from tests.support.peers import until
 from tests.support.running import Run
-from tests.support.statuses import empty_story, scheduled_story, started_story
+from tests.support.statuses import empty_scenario, scheduled_scenario, started_scenario
 
 PATIENCE: Final = 60.0
 
@@ -48,10 +48,12 @@ def kept(folder: Folder, log: Log | NullLogger | None = None, seconds: list[floa
 def test_the_last_status_counts(tmp_path: Path) -> None:
     """Whatever was published in between, the folder ends as the last status has it, and says that nobody runs."""
     files = kept(Folder(str(tmp_path)))
-    for story in (scheduled_story(), started_story(), empty_story(), scheduled_story()):
-        files.publish(story.status())
+    for scenario in (scheduled_scenario(), started_scenario(), empty_scenario(), scheduled_scenario()):
+        files.publish(scenario.status())
     files.stop(PATIENCE)
-    assert set(events(tmp_path)) == {event.history.event.event_id for event in scheduled_story().status().named_events}
+    assert set(events(tmp_path)) == {
+        event.tracked.event.event_id for event in scheduled_scenario().status().named_events
+    }
     assert not read(tmp_path / "status.json")["running"]
     assert files.state == EventFilesStatus(str(tmp_path))
 
@@ -66,7 +68,7 @@ def test_a_stop_without_any_status_writes_nothing(tmp_path: Path) -> None:
 def test_a_status_is_written_without_another_one(tmp_path: Path) -> None:
     """The thread itself keeps status.json young, also while the loop waits two minutes for a first answer."""
     files = kept(Folder(str(tmp_path)))
-    files.publish(empty_story().status())
+    files.publish(empty_scenario().status())
     status = tmp_path / "status.json"
     until(status.exists)
     first = read(status)["written_at"]
@@ -91,7 +93,7 @@ def test_a_folder_that_does_not_answer_is_said_and_hinders_nobody(tmp_path: Path
     text, seconds = io.StringIO(), [0.0]
     log = Log(text)
     files = kept(Hanging(str(tmp_path)), log, seconds)
-    status = scheduled_story().status()
+    status = scheduled_scenario().status()
     files.publish(status)
     assert Hanging.asked.wait(PATIENCE)
     seconds[0] += STUCK_SECONDS + 2
@@ -117,11 +119,11 @@ def test_a_status_is_published_after_the_posts_of_its_pass(tmp_path: Path) -> No
     def published(status: Status) -> None:
         seen.append((len(status.named_events), len(posts)))
 
-    with World(tmp_path, published=published) as world:
-        posts = world.source.posts
-        world.see(document(1), 3)
+    with AgentEnvironment(tmp_path, published=published) as environment:
+        posts = environment.source.posts
+        environment.see(document(1), 3)
         assert set(seen) == {(0, 0)}
-        world.see(document(2, event()), 1)
+        environment.see(document(2, event()), 1)
         assert [found for found in seen if found[0]] != []
         assert all(sent == 1 for named, sent in seen if named)
 
@@ -158,15 +160,15 @@ import sys, time
 from datetime import UTC, datetime
 from exporter.core.policy import DEFAULT_RULES
 from exporter.event_files.folder import Folder
-from exporter.event_files.writer import Keeper
+from exporter.event_files.writer import Reconciler
 from exporter.log.protocol import NullLogger
-from tests.support.statuses import FREEZE, Story, document
-keeper = Keeper(Folder(sys.argv[1]), DEFAULT_RULES, version="1", log=NullLogger(), now=lambda: datetime.now(UTC),
+from tests.support.statuses import FREEZE, EventScenario, document
+files = Reconciler(Folder(sys.argv[1]), DEFAULT_RULES, version="1", log=NullLogger(), now=lambda: datetime.now(UTC),
                 monotonic=time.monotonic)
 for number in range(10**9):
-    story = Story()
-    story.read(*({**FREEZE, "EventId": f"event-{place}", "Description": str(number) * 2000} for place in range(4)))
-    keeper.bring(story.status(), running=True)
+    scenario = EventScenario()
+    scenario.read(*({**FREEZE, "EventId": f"event-{place}", "Description": str(number) * 2000} for place in range(4)))
+    files.reconcile(scenario.status(), running=True)
     if not number:
         print("writing", flush=True)
 """
@@ -190,7 +192,7 @@ def test_files_are_whole_whatever_moment_kills_their_writer(tmp_path: Path) -> N
                 process.kill()  # else a failure would wait for its end
         _all_whole(folder)
     files = kept(Folder(str(folder)))
-    files.publish(empty_story().status())
+    files.publish(empty_scenario().status())
     files.stop(PATIENCE)
     assert names(folder) == {"status.json"}, "torn temporary files are gone as well"
 

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.core.document import folded
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
 from exporter.core.records import Record, Storable, Vm, VmIdentity
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import dump_state, load_state
 from exporter.log.log import Log
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.page.status import status_value
 from exporter.page.view import render_page
 from exporter.sinks.event_hubs.messages import message, partition_key
@@ -28,8 +28,8 @@ from tests.support.eventhubs_target import body_of
 NAME: Final = "vm-0"
 BEGAN: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 NOTHING: Final = b'{"DocumentIncarnation":7,"Events":[]}'
-WHO: Final = VmIdentity(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
-OPTIONS: Final = Options(Policy(Mode.ENFORCE, Coordination.ANY, rules=DEFAULT_RULES), all_events=True)
+IDENTITY: Final = VmIdentity(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
+OPTIONS: Final = AgentOptions(Policy(Mode.ENFORCE, Coordination.ANY, rules=DEFAULT_RULES), all_events=True)
 SHOWN: Final = 16
 """One in so many, by content, is also scraped: that takes longer than all the rest."""
 SINK: Final = PrometheusSink("0", tuple(rule.name for rule in DEFAULT_RULES))
@@ -66,16 +66,16 @@ class Memory:
             body(record), log_attributes(record), resource_attributes(record)
         return {}
 
-    def beat(self, seen: datetime) -> None:
+    def save_heartbeat(self, seen: datetime) -> None:
         """Not kept."""
 
-    def crowded(self, records: int) -> bool:
+    def is_nearly_full(self, records: int) -> bool:
         return records < 0
 
     def is_in_place(self) -> bool:
         return True
 
-    def renew(self, why: str) -> None:
+    def start_new_file(self, why: str) -> None:
         raise AssertionError(f"renewed: {why}")
 
     def used(self) -> int:
@@ -95,8 +95,8 @@ class Service:
     def now(self) -> Instant:
         return Instant(BEGAN + timedelta(seconds=self.seconds), 100.0 + self.seconds)
 
-    def fetch(self) -> Answer:
-        return Answer(self.given, self.now().mono or 0.0, 0.0)
+    def fetch(self) -> MetadataResponse:
+        return MetadataResponse(self.given, self.now().mono or 0.0, 0.0)
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
@@ -112,10 +112,10 @@ class Service:
         assert short or asked, "approved without a rule"
 
 
-def tell(documents: Sequence[tuple[float, bytes]]) -> None:
+def run(documents: Sequence[tuple[float, bytes]]) -> None:
     """Lets a fresh agent read these documents, each so many seconds after the one before."""
     service = Service()
-    environment = Environment(clock=service.now, identity=lambda: WHO, check_files=lambda _: {})
+    environment = Environment(clock=service.now, identity=lambda: IDENTITY, check_files=lambda _: {})
     agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), environment=environment)
     for pause, given in documents:
         service.seconds += pause
@@ -130,7 +130,7 @@ def tell(documents: Sequence[tuple[float, bytes]]) -> None:
 
 def document(data: bytes) -> None:
     """Any bytes, gone at the next poll, and back at the one after."""
-    tell(((0.0, NOTHING), (1.0, data), (1.0, NOTHING), (1.0, data)))
+    run(((0.0, NOTHING), (1.0, data), (1.0, NOTHING), (1.0, data)))
 
 
 class Choices:
@@ -195,12 +195,12 @@ def _event(choose: Choices) -> dict[str, Any]:
     return found
 
 
-def story(data: bytes) -> None:
+def sequence(data: bytes) -> None:
     """A sequence of documents that are mostly right, with gaps, resets and every field gone wrong now and then."""
     choose, number = Choices(data), 1
-    told: list[tuple[float, bytes]] = []
+    recorded: list[tuple[float, bytes]] = []
     events: list[dict[str, Any]] = []
-    while choose.left and len(told) < 12:
+    while choose.left and len(recorded) < 12:
         match choose.number(6):
             case 0:
                 events = [*events, _event(choose)][-5:]
@@ -214,8 +214,8 @@ def story(data: bytes) -> None:
             case 4:
                 number = choose.one((1, number, number + 5, -1))
             case 5:
-                told.append((choose.one(PAUSES), choose.one((b"", b"<html>", b"[]", b'{"Events":[]}'))))
+                recorded.append((choose.one(PAUSES), choose.one((b"", b"<html>", b"[]", b'{"Events":[]}'))))
         number += 1
         written = json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
-        told.append((choose.one(PAUSES), written))
-    tell(told)
+        recorded.append((choose.one(PAUSES), written))
+    run(recorded)

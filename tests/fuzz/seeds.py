@@ -12,7 +12,7 @@ from exporter.config.schema import Settings
 from exporter.simulator.metadata.platform import documents
 from exporter.simulator.metadata.scenario import load, names
 from exporter.web.responses import ROUTES
-from tests.fuzz.document_target import document, story
+from tests.fuzz.document_target import document, sequence
 from tests.fuzz.settings_target import configuration, environment, webconfig
 from tests.fuzz.web_target import web
 from tests.support.configuration import to_toml
@@ -20,7 +20,7 @@ from tests.support.configuration import to_toml
 TESTDATA: Final = Path(__file__).parent.parent / "testdata"
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "document": document,
-    "story": story,
+    "sequence": sequence,
     "configuration": configuration,
     "environment": environment,
     "webconfig": webconfig,
@@ -59,7 +59,7 @@ def _documents() -> Iterator[bytes]:
             yield json.dumps(found).encode()
 
 
-def _stories() -> Iterator[bytes]:
+def _sequences() -> Iterator[bytes]:
     yield bytes(40)
     yield bytes(range(60))
     yield bytes([0, 0, *[1] * 18, 0, 2, 0, 1, 0] * 3)
@@ -105,7 +105,7 @@ def _requests() -> Iterator[bytes]:
 
 _SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "document": _documents,
-    "story": _stories,
+    "sequence": _sequences,
     "configuration": _settings,
     "environment": _environments,
     "webconfig": _webconfigs,

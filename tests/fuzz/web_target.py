@@ -12,11 +12,11 @@ from typing import Any, Final
 import bcrypt
 from msgspec.structs import replace
 
-from exporter.web.config_file import WebSettings
-from exporter.web.connection import Connection, Limits
-from exporter.web.responses import GATE, Accept, Response
+from exporter.web.config_file import WebConfigFile
+from exporter.web.connection import Limits, WebConnection
+from exporter.web.responses import GATE, Accept, WebResponse
 from exporter.web.server import WebServer
-from exporter.web.stream import Stream
+from exporter.web.stream import ClientStream
 from tests.support.web_target import Pages
 
 LIMITS: Final = Limits(
@@ -64,14 +64,14 @@ class Guarded(WebServer):
     """A server that asks for a password."""
 
     @property
-    def _settings(self) -> WebSettings:
-        return WebSettings(users=USERS)
+    def _settings(self) -> WebConfigFile:
+        return WebConfigFile(users=USERS)
 
 
 class Marked(Pages):
     """Marks the answer for the gate, which needs no password."""
 
-    def respond(self, path: str, accept: Accept) -> Response:
+    def respond(self, path: str, accept: Accept) -> WebResponse:
         response = super().respond(path, accept)
         return replace(response, headers=(OF_GATE,)) if path == GATE else response
 
@@ -85,7 +85,7 @@ async def _converse(server: WebServer, data: bytes) -> bytes:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    connection = Connection(ours, "127.0.0.1", Stream(ours), LIMITS, server._respond)
+    connection = WebConnection(ours, "127.0.0.1", ClientStream(ours), LIMITS, server._respond)
     task = asyncio.create_task(connection.run())
     loop, received = asyncio.get_running_loop(), b""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exporter.log.writer import MAX_WAITING_BYTES, MAX_WAITING_LINES, BackgroundWriter, Stream
+from exporter.log.writer import MAX_WAITING_BYTES, MAX_WAITING_LINES, BackgroundWriter, UnbufferedStream
 from tests.support.log_reading import PATIENCE, wait_until_gone
 
 
@@ -188,7 +188,7 @@ class _Filling(io.RawIOBase):
 def test_a_torn_line_does_not_take_the_next_one_with_it() -> None:
     """Where a part of a line was written, the next begins on a line of its own."""
     raw = _Filling()
-    stream = Stream(io.TextIOWrapper(io.BufferedWriter(raw)))
+    stream = UnbufferedStream(io.TextIOWrapper(io.BufferedWriter(raw)))
     with pytest.raises(OSError, match="No space"):
         stream.write_line(b"event=first\n")
     stream.write_line(b"event=second\n")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import REASONS, MetadataError
 from tests.support.metadata_client import CUT, DOCUMENT, ENDLESS, QUICK, SLACK, client_of, failure, failure_of, silent
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
@@ -239,7 +239,7 @@ BYTES = st.one_of(
 )
 
 
-def outcome(call: Callable[[], Answer | None]) -> Answer | MetadataError | None:
+def outcome(call: Callable[[], MetadataResponse | None]) -> MetadataResponse | MetadataError | None:
     try:
         return call()
     except MetadataError as error:
@@ -254,7 +254,7 @@ def test_any_bytes_give_an_answer_or_an_error(data: bytes) -> None:
         began = time.monotonic()
         for call in (client.fetch, lambda: client.approve("A")):
             result = outcome(call)
-            assert result is None or isinstance(result, Answer) or result.reason in REASONS
+            assert result is None or isinstance(result, MetadataResponse) or result.reason in REASONS
             assert not isinstance(result, MetadataError) or result.detail.isprintable()
         assert time.monotonic() - began < 2 * QUICK + SLACK
 

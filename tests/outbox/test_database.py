@@ -76,7 +76,7 @@ def test_renew_begins_anew(tmp_path: Path) -> None:
     """Another VM's outbox is set aside whole, with what it had not delivered; nothing of it is delivered by us."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
-    outbox.renew("other-vm")
+    outbox.start_new_file("other-vm")
     assert outbox.load() is None
     assert outbox.next("otlp", 1) == []
     (name,) = set_aside(tmp_path, "other-vm")
@@ -125,7 +125,7 @@ def test_replaced_while_running(tmp_path: Path) -> None:
     outbox.delivered("otlp", [first.seq])
     opened(tmp_path / "other.db").close()
     os.replace(tmp_path / "other.db", tmp_path / "o.db")
-    outbox.beat(NOW)
+    outbox.save_heartbeat(NOW)
     assert len(set_aside(tmp_path, "replaced")) == 1
     assert drained(outbox, "otlp") == [2]
     outbox.close()
@@ -144,7 +144,7 @@ def test_starts_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(OutboxUnwritable):
         outbox.commit(STATE, [a_record(1)])
     assert outbox.next("otlp", 1) == []
-    outbox.beat(NOW)
+    outbox.save_heartbeat(NOW)
     outbox.failed("otlp", "timeout")
     assert outbox.used() == 0
     assert set(outbox.queues()) == set(BOTH)
@@ -191,7 +191,7 @@ def test_renew_that_fails_is_made_up_for(tmp_path: Path) -> None:
     os.rename(folder, tmp_path / "moved")
     folder.write_text("no folder")
     with pytest.raises(OutboxUnwritable):
-        outbox.renew("other-vm")
+        outbox.start_new_file("other-vm")
     assert outbox.next("otlp", 1) == []
     with pytest.raises(OutboxUnwritable):
         outbox.commit(STATE, [])

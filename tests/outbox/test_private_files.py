@@ -90,7 +90,7 @@ def test_what_is_set_aside_and_written_anew_is_private(tmp_path: Path) -> None:
         os.replace(tmp_path / "other.db", tmp_path / "o.db")
         (tmp_path / "o.db-wal").chmod(0o644)
         outbox.commit(STATE, [a_record(2)])
-        outbox.renew("other-vm")
+        outbox.start_new_file("other-vm")
         outbox.commit(STATE, [a_record(3)])
     assert len(modes(tmp_path)) > len(("o.db", "o.db-wal", "o.db-shm")) + 1
     assert all_private(tmp_path), modes(tmp_path)

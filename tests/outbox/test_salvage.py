@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.core.records import Record, RecordKind
-from exporter.core.state import Kind, State
+from exporter.core.state import State, TransitionKind
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
 from tests.support.outbox_content import BOTH, NOW, STATE, a_record, numbers, opened
@@ -166,7 +166,7 @@ def test_a_state_that_cannot_be_read_costs_no_record(tmp_path: Path, sql: str) -
     records = [
         a_record(1),
         replace(accepted, kind=RecordKind.APPROVAL_ACCEPTED),
-        replace(started, kind=Kind.STARTED.value),
+        replace(started, kind=TransitionKind.STARTED.value),
     ]
     outbox.commit(STATE, records)
     outbox.close()
@@ -483,7 +483,7 @@ def test_damage_that_a_delivery_meets_is_carried_over_by_the_agent(tmp_path: Pat
         all_of(outbox, "otlp")
     with pytest.raises(OutboxUnwritable):
         outbox.next("otlp", 1)
-    assert outbox.must_look_again("otlp")
+    assert outbox.needs_polling("otlp")
     outbox.used()
     left = all_of(outbox, "otlp")
     assert outbox.faults

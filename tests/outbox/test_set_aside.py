@@ -215,7 +215,7 @@ def test_on_windows_another_vms_file_is_set_aside_when_its_reader_has_gone(tmp_p
     with closing(sqlite3.connect(tmp_path / "o.db")) as reader:
         reader.execute("SELECT count(*) FROM records").fetchone()
         with pytest.raises(OutboxUnwritable) as failure:
-            outbox.renew("other-vm")
+            outbox.start_new_file("other-vm")
         assert failure.value.reason == "busy"
         assert outbox.next("otlp", 1) == []
     outbox.commit(STATE, [a_record(2)])

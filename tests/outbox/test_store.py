@@ -14,7 +14,7 @@ import pytest
 
 from exporter.core.state import Instant, State
 from exporter.outbox.errors import OutboxUnwritable
-from exporter.outbox.queue import HISTORY
+from exporter.outbox.queue import DELIVERED_KEPT
 from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, numbers, on_disk, opened
 
 
@@ -103,7 +103,7 @@ def test_history_is_bounded(tmp_path: Path) -> None:
     """Of delivered records only the newest stay; what still waits for anybody stays whatever its age."""
     outbox = opened(tmp_path / "o.db", names=("otlp",))
     outbox.commit(STATE, [a_record(0, "stuck")])
-    for start in range(1, HISTORY + 500, 250):
+    for start in range(1, DELIVERED_KEPT + 500, 250):
         outbox.commit(STATE, [a_record(number) for number in range(start, start + 250)])
         for queued in outbox.next("otlp", 1):
             if queued.record.subject == "stuck":
@@ -111,7 +111,7 @@ def test_history_is_bounded(tmp_path: Path) -> None:
         while batch := outbox.next("otlp", 1_000):
             outbox.delivered("otlp", [queued.seq for queued in batch])
     with closing(sqlite3.connect(outbox.path)) as db:
-        assert db.execute("SELECT count(*), min(seq) FROM records").fetchone() == (HISTORY + 1, 1)
+        assert db.execute("SELECT count(*), min(seq) FROM records").fetchone() == (DELIVERED_KEPT + 1, 1)
     outbox.close()
 
 
@@ -244,7 +244,7 @@ def test_the_last_look_is_remembered(tmp_path: Path) -> None:
     """A beat moves the time of the last good document, never backwards, and nonsense in its place is ignored."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(State(birth=NOW, last_good=Instant(NOW, 5.0)), [])
-    outbox.beat(NOW + timedelta(seconds=60))
+    outbox.save_heartbeat(NOW + timedelta(seconds=60))
     loaded = outbox.load()
     assert loaded is not None
     assert loaded.last_good == Instant(NOW + timedelta(seconds=60), None)
@@ -293,7 +293,7 @@ def test_what_was_under_way_when_another_file_was_begun_is_nobody_elses(tmp_path
     with closing(opened(tmp_path / "o.db")) as outbox:
         outbox.commit(STATE, [a_record(number) for number in (1, 2, 3)])
         under_way = outbox.next("otlp", 10)
-        outbox.renew("other-vm")
+        outbox.start_new_file("other-vm")
         outbox.commit(STATE, [a_record(number) for number in (4, 5)])
         if outcome == "delivered":
             outbox.delivered("otlp", [queued.seq for queued in under_way])

@@ -102,10 +102,10 @@ def main() -> int:
         _documents(deb.this, Path(work))
         _lintian(deb.this)
         with fresh_root() as root:
-            _deb_story(root, deb, Path(work))
+            _try_deb(root, deb, Path(work))
         _rpm_queries(rpm.this, folder, needs)
         with fresh_root() as root:
-            _rpm_story(root, rpm, Path(work))
+            _try_rpm(root, rpm, Path(work))
     _say(
         f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go "
         "back, and leave nothing behind when purged. Not judged here: systemd (make -C tests systemd), RHEL's own rpm "
@@ -242,7 +242,7 @@ def _pythons(root: Root) -> set[str]:
     return {path for path in root.files() if re.search(r"/bin/python[\d.]*$", path)}
 
 
-def _deb_story(root: Root, deb: Packages, work: Path) -> None:
+def _try_deb(root: Root, deb: Packages, work: Path) -> None:
     before = root.files()
     assert _pythons(root) == set()
     said = _install(root, deb.this)
@@ -257,7 +257,7 @@ def _deb_story(root: Root, deb: Packages, work: Path) -> None:
 
     _edit(root)
     with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
-        _tell(root, web, source, destination)
+        _report_event(root, web, source, destination)
         trial = Trial(root, installed(root, f"/lib/systemd/system/{NAME}.service"), web, source, work)
         later = _with_another_default(deb.later, work)
         keeping = ("--option", "Dpkg::Options::=--force-confold")
@@ -279,7 +279,7 @@ def _edit(root: Root) -> None:
     config.write_text(re.sub(r"# poll_interval.*", EDIT, text), encoding="utf-8")
 
 
-def _tell(root: Root, web: int, source: int, destination: int) -> None:
+def _report_event(root: Root, web: int, source: int, destination: int) -> None:
     """Variables for the unit: a simulated metadata service, a free port, and a destination where nobody listens."""
     root.path(f"{SETTINGS}/environment").write_text(
         f"SCHEDULED_EVENTS_SOURCE_URL=http://127.0.0.1:{source}\n"
@@ -322,9 +322,18 @@ def _restarted_after_upgrade(trial: Trial) -> int:
 @contextmanager
 def _running(trial: Trial) -> Iterator[None]:
     """The agent beside a simulated metadata service of the same program, which tells its story again and again."""
-    story = (NAME, "simulate", "--scenario", "demo", "--speed", "20", "--repeat", f"--listen=127.0.0.1:{trial.source}")
+    scenario = (
+        NAME,
+        "simulate",
+        "--scenario",
+        "demo",
+        "--speed",
+        "20",
+        "--repeat",
+        f"--listen=127.0.0.1:{trial.source}",
+    )
     with (
-        trial.root.running(*story, environ={}, log=trial.work / "simulator"),
+        trial.root.running(*scenario, environ={}, log=trial.work / "simulator"),
         agent(trial.root, trial.unit, trial.work / "agent"),
     ):
         yield
@@ -407,10 +416,10 @@ def _rpm(root: Root, *arguments: str) -> tuple[int, str]:
 def _rpm_queries(rpm: Path, folder: Path, needs: Needs) -> None:
     """What the package says of itself, and what it needs as rpm's own generators read it from the same files."""
     architecture = {"amd64": "x86_64", "arm64": "aarch64"}[needs.architecture]
-    told = _output(
+    recorded = _output(
         "rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}", str(rpm)
     )
-    assert told == f"{NAME} {__version__} 1 {architecture} MIT", told
+    assert recorded == f"{NAME} {__version__} 1 {architecture} MIT", recorded
     assert _output("rpm", "--query", "--package", "--configfiles", str(rpm)).split() == [CONFIG]
     flags = _output("rpm", "--query", "--package", "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]", str(rpm))
     assert f"{CONFIG} cn" in flags.splitlines(), "config.toml is not noreplace"
@@ -439,7 +448,7 @@ def _generated(what: str, files: Sequence[Path]) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-def _rpm_story(root: Root, rpm: Packages, work: Path) -> None:
+def _try_rpm(root: Root, rpm: Packages, work: Path) -> None:
     _rpm(root, "--initdb")
     code, said = _rpm(root, "--install", "--nodeps", str(rpm.this))
     assert (code, f"{NAME}: " in said) == (0, False), said
@@ -447,7 +456,7 @@ def _rpm_story(root: Root, rpm: Packages, work: Path) -> None:
     assert "configuration is valid" in root.run(NAME, "check", "--config.file", CONFIG)
     _edit(root)
     with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
-        _tell(root, web, source, destination)
+        _report_event(root, web, source, destination)
         trial = Trial(root, installed(root, f"/usr/lib/systemd/system/{NAME}.service"), web, source, work)
         _upgraded_while_it_runs(trial, lambda: _upgrade(root, rpm.later))
         kept = _restarted_after_upgrade(trial)

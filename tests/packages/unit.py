@@ -40,11 +40,11 @@ def installed(root: Root, path: str) -> Unit:
     lines = re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
     (start,) = [value for key, value in lines if key == "ExecStart"]
     before = [value.lstrip("-+").replace("%%", "%") for key, value in lines if key == "ExecStartPre"]
-    told = [value for key, value in lines if key == "Environment"]
+    recorded = [value for key, value in lines if key == "Environment"]
     for key, value in lines:
         if key == "EnvironmentFile" and root.lexists(value.lstrip("-")):
-            told += root.path(value.lstrip("-")).read_text(encoding="utf-8").splitlines()
-    environ = dict(line.split("=", 1) for line in told)
+            recorded += root.path(value.lstrip("-")).read_text(encoding="utf-8").splitlines()
+    environ = dict(line.split("=", 1) for line in recorded)
     return Unit(tuple(start.split()), tuple(before), environ)
 
 

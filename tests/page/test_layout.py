@@ -20,7 +20,7 @@ from exporter.page.status import status_value
 from exporter.page.view import render_page
 from tests.support import statuses
 from tests.support.peers import need
-from tests.support.statuses import FREEZE, NOON, Story
+from tests.support.statuses import FREEZE, NOON, EventScenario
 
 WIDTHS: Final = (400, 1200)
 SCHEMES: Final = {"dark": 0, "light": 1}
@@ -29,10 +29,10 @@ DASHBOARD: Final = "https://grafana.example/d/vm?var-instance={resource_group}/{
 MEASURE: Final = (Path(__file__).parent / "measure.js").read_text(encoding="utf-8")
 
 
-def _long_names() -> Story:
+def _long_names() -> EventScenario:
     """Fifty events at once, each with the longest names that Azure may give, one of them Started."""
-    story = Story()
-    story.read()
+    scenario = EventScenario()
+    scenario.read()
     types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
     events = [
         {
@@ -44,44 +44,44 @@ def _long_names() -> Story:
         }
         for place in range(50)
     ]
-    story.read(*events)
-    story.read(statuses.started(events[0]), *events[1:])
-    return story
+    scenario.read(*events)
+    scenario.read(statuses.started(events[0]), *events[1:])
+    return scenario
 
 
-def _felt() -> Story:
+def _observed() -> EventScenario:
     """A freeze that lasts longer than announced, beside a reboot."""
-    story = statuses.started_story()
+    scenario = statuses.started_scenario()
     key = folded(FREEZE["EventId"])
-    felt = replace(story.state.tracked[key], interruptions=InterruptionTotals(3, 9.25, 8.9))
-    story.state = replace(story.state, tracked={**story.state.tracked, key: felt})
-    return story
+    observed = replace(scenario.state.tracked[key], interruptions=InterruptionTotals(3, 9.25, 8.9))
+    scenario.state = replace(scenario.state, tracked={**scenario.state.tracked, key: observed})
+    return scenario
 
 
-def _full(story: Story) -> Status:
-    return story.status(destinations=statuses.outputs(story.now))
+def _full(scenario: EventScenario) -> Status:
+    return scenario.status(destinations=statuses.outputs(scenario.now))
 
 
-def _named_at_length(story: Story) -> Status:
+def _named_at_length(scenario: EventScenario) -> Status:
     name = "W" * 64
     vm = replace(statuses.VM, name=name, resource_group="W" * 90, vmss_name=name, node=name)
-    return replace(story.status(vm=vm), event_files=EventFilesStatus("/" + "w" * 250, "can't be written"))
+    return replace(scenario.status(vm=vm), event_files=EventFilesStatus("/" + "w" * 250, "can't be written"))
 
 
-PAGES: Final[dict[str, Callable[[], tuple[Story, Status]]]] = {
-    "none": lambda: (story := statuses.empty_story(), _full(story)),
-    "two events": lambda: (story := statuses.scheduled_story(), _full(story)),
-    "felt": lambda: (story := _felt(), _full(story)),
-    "over": lambda: (story := statuses.closed_story(), _full(story)),
-    "unknown": lambda: (story := statuses.scheduled_story(), statuses.failing_status(story)),
-    "fifty events with long names": lambda: (story := _long_names(), _named_at_length(story)),
+PAGES: Final[dict[str, Callable[[], tuple[EventScenario, Status]]]] = {
+    "none": lambda: (scenario := statuses.empty_scenario(), _full(scenario)),
+    "two events": lambda: (scenario := statuses.scheduled_scenario(), _full(scenario)),
+    "felt": lambda: (scenario := _observed(), _full(scenario)),
+    "over": lambda: (scenario := statuses.closed_scenario(), _full(scenario)),
+    "unknown": lambda: (scenario := statuses.scheduled_scenario(), statuses.failing_status(scenario)),
+    "fifty events with long names": lambda: (scenario := _long_names(), _named_at_length(scenario)),
 }
 
 
 def _page(name: str) -> bytes:
-    story, status = PAGES[name]()
+    scenario, status = PAGES[name]()
     gate = Gate(GateReason.STARTED, "Reboot", NOON)
-    return render_page(status_value(status, story.instant, "1.2.3", gate=gate, dashboard_url=DASHBOARD))
+    return render_page(status_value(status, scenario.instant, "1.2.3", gate=gate, dashboard_url=DASHBOARD))
 
 
 def _frames(pages: dict[str, bytes]) -> str:

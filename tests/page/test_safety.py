@@ -14,19 +14,19 @@ from msgspec.structs import replace
 from exporter.core.state import Instant
 from exporter.page.status import status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, quoted, render_page
-from exporter.web.responses import Accept, Response
+from exporter.web.responses import Accept, WebResponse
 from exporter.web.server import WebServer
 from tests.support import statuses
 from tests.support.page_reading import shown, terms
 from tests.support.peers import need
-from tests.support.statuses import FREEZE, Story
+from tests.support.statuses import FREEZE, EventScenario
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></dd></article>"
 
 
-def hostile_story() -> Story:
-    story = Story()
-    story.read()
+def hostile_scenario() -> EventScenario:
+    scenario = EventScenario()
+    scenario.read()
     event = {
         **FREEZE,
         "EventType": "<b>Levitate</b>",
@@ -35,13 +35,13 @@ def hostile_story() -> Story:
         "EventSource": "</style><script>document.title='owned'</script>",
         "Resources": ["shop-web_3", *(f"<i>{place}" + "n" * 100 for place in range(20))],
     }
-    story.read(event)
-    return story
+    scenario.read(event)
+    return scenario
 
 
 def test_it_needs_nothing_from_elsewhere() -> None:
     """No script, no address but ours, a viewport for phones, and the style is the one that the headers allow."""
-    page = shown(hostile_story().status())
+    page = shown(hostile_scenario().status())
     assert not list(page.all("script"))
     assert not list(page.one("body").all("img"))
     meta = {item.attributes.get("name") or item.attributes.get("http-equiv"): item for item in page.all("meta")}
@@ -61,7 +61,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 
 def test_outside_text_stays_text() -> None:
     """Markup in any field is shown as it was written, and what hides or reorders text is spelled out."""
-    page = shown(hostile_story().status(vm=replace(statuses.VM, node="<u>", resource_group='" onclick="x')))
+    page = shown(hostile_scenario().status(vm=replace(statuses.VM, node="<u>", resource_group='" onclick="x')))
     for name in ("script", "b", "i", "u", "svg", "img"):
         assert not list(page.all(name))
     article = page.one("article")
@@ -96,8 +96,8 @@ class Served:
     body: bytes
     headers: tuple[tuple[str, str], ...] = PAGE_HEADERS
 
-    def respond(self, path: str, accept: Accept) -> Response:
-        return Response(200, PAGE_CONTENT_TYPE, self.body if path == "/" and accept else b"", self.headers)
+    def respond(self, path: str, accept: Accept) -> WebResponse:
+        return WebResponse(200, PAGE_CONTENT_TYPE, self.body if path == "/" and accept else b"", self.headers)
 
 
 def browse(application: Served, folder: Path) -> tuple[str, str]:
@@ -123,8 +123,8 @@ def browse(application: Served, folder: Path) -> tuple[str, str]:
 @pytest.mark.peer("chromium")
 def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
     """Chromium shows a hostile description as text, runs nothing, and takes the style under the page's own policy."""
-    story = hostile_story()
-    page = render_page(status_value(story.status(), Instant(story.now), "1.2.3"))
+    scenario = hostile_scenario()
+    page = render_page(status_value(scenario.status(), Instant(scenario.now), "1.2.3"))
     document, console = browse(Served(page), tmp_path)
     assert "<title>Event of unknown kind" in document
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=" in document

@@ -25,11 +25,11 @@ from exporter.page.view import render_page
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.platform import documents
 from tests.support import statuses
-from tests.support.agent_world import TIMEOUT, World
+from tests.support.agent_environment import TIMEOUT, AgentEnvironment
 from tests.support.effort import LONG, examples
 from tests.support.page_reading import plain, read, terms
 from tests.support.status_reading import SCHEMA, answered
-from tests.support.statuses import FREEZE, NOON, Story
+from tests.support.statuses import FREEZE, NOON, EventScenario
 
 POLICY: Final[Mapping[str, Any]] = {
     "mode": "dry-run",
@@ -40,9 +40,9 @@ POLICY: Final[Mapping[str, Any]] = {
 }
 
 
-def of(story: Story, later: float = 0.0, **given: Any) -> dict[str, Any]:
+def of(case: EventScenario, later: float = 0.0, **given: Any) -> dict[str, Any]:
     """The answer so many seconds after the last poll of a story."""
-    return answered(story.status(**given), Instant(story.now + timedelta(seconds=later)))
+    return answered(case.status(**given), Instant(case.now + timedelta(seconds=later)))
 
 
 # --- what it says
@@ -50,7 +50,7 @@ def of(story: Story, later: float = 0.0, **given: Any) -> dict[str, Any]:
 
 def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
     """Calm, up, fresh, and since when."""
-    value = of(statuses.empty_story(), 2.5)
+    value = of(statuses.empty_scenario(), 2.5)
     assert value["type"] == "azure_scheduled_events.status.v1"
     assert value["as_of"] == "2025-11-21T12:10:03.500000Z"
     assert value["verdict"] == {
@@ -86,7 +86,7 @@ def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
 
 def test_an_event_has_all_that_is_known_of_it() -> None:
     """Azure's object as received, its times, what was decided and why, whom it touches; null for what is not known."""
-    reboot, freeze = of(statuses.scheduled_story())["events"]
+    reboot, freeze = of(statuses.scheduled_scenario())["events"]
     assert freeze["event"] == FREEZE
     assert {name: freeze[name] for name in freeze if name != "event"} == {
         "event_id": FREEZE["EventId"],
@@ -132,17 +132,17 @@ def test_an_event_has_all_that_is_known_of_it() -> None:
     assert reboot["announced_duration_seconds"] is None
     assert reboot["event"]["DurationInSeconds"] == -1
     assert reboot["resources"] == {"count": 2, "others": ["shop-web_1"], "others_omitted": 0}
-    value = of(statuses.scheduled_story())
+    value = of(statuses.scheduled_scenario())
     assert value["document"] == {"incarnation": 2, "events": 3, "events_of_other_vms": 1, "unreadable": 0}
 
 
 def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     """An approval of ours, the start, the interruptions so far; its NotBefore is the last one known."""
-    story = statuses.started_story()
+    case = statuses.started_scenario()
     key = folded(FREEZE["EventId"])
-    felt = replace(story.state.tracked[key], interruptions=InterruptionTotals(2, 5.25, 4.9))
-    story.state = replace(story.state, tracked={**story.state.tracked, key: felt})
-    value = of(story, 3)
+    observed = replace(case.state.tracked[key], interruptions=InterruptionTotals(2, 5.25, 4.9))
+    case.state = replace(case.state, tracked={**case.state.tracked, key: observed})
+    value = of(case, 3)
     freeze = value["events"][1]
     assert value["verdict"]["state"] == "started"
     assert value["verdict"]["title"] == "Reboot in 21 min 46 s, at the earliest, and 1 more event"
@@ -159,7 +159,7 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
 
 def test_an_event_that_is_over_has_its_summary_as_the_record_has_it() -> None:
     """The newest first, in the words of the closing record, and never -1."""
-    reboot, freeze = of(statuses.closed_story())["closed"]
+    reboot, freeze = of(statuses.closed_scenario())["closed"]
     assert (reboot["event_type"], reboot["summary"]["outcome"]) == ("Reboot", "canceled")
     assert reboot["summary"]["announced_duration_seconds"] is None
     assert freeze["event_id"] == FREEZE["EventId"]
@@ -174,9 +174,9 @@ def test_what_is_not_known_is_null() -> None:
     assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
     assert never["vm"] == {**dict.fromkeys(VM_TEXTS), "tags": {}}
     assert never["verdict"]["state"] == "unknown"
-    nameless = of(statuses.scheduled_story(), vm=Vm())
+    nameless = of(statuses.scheduled_scenario(), vm=Vm())
     assert [each["names_this_vm"] for each in nameless["events"]] == [None, None, None]
-    failing = statuses.failing_status(statuses.scheduled_story())
+    failing = statuses.failing_status(statuses.scheduled_scenario())
     value = answered(failing, Instant(NOON + timedelta(seconds=70)))
     assert value["source"]["failure"] == "timeout"
     assert value["source"]["failing_since_seconds_ago"] == 62.0
@@ -189,9 +189,9 @@ def test_what_is_not_known_is_null() -> None:
 
 def test_approvals_outputs_gate_and_event_files_are_told() -> None:
     """The policy in force, each destination, the outbox, the answer of the gate, the folder of the event files."""
-    story = statuses.empty_story()
+    case = statuses.empty_scenario()
     status = replace(
-        story.status(destinations=[*statuses.outputs(story.now), DestinationStatus("spare")]),
+        case.status(destinations=[*statuses.outputs(case.now), DestinationStatus("spare")]),
         coordination=Coordination.SINGLE,
         held=True,
         files={"/run/ready/1": Presence.ABSENT, POLICY["hold_file"]: Presence.PRESENT},
@@ -199,7 +199,7 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
         outbox=OutboxStatus(1, 2**20, writable=False),
         event_files=EventFilesStatus("/run/events", "there is no folder /run/events"),
     )
-    value = answered(status, Instant(story.now), policy=POLICY, gate=Gate(GateReason.NO_EVENT))
+    value = answered(status, Instant(case.now), policy=POLICY, gate=Gate(GateReason.NO_EVENT))
     assert value["approval"] == {
         **POLICY,
         "coordination": "single",
@@ -220,7 +220,7 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
     assert page["Gate"] == Gate(GateReason.NO_EVENT).sentence
     assert page["Event files"] == "/run/events: there is no folder /run/events"
     calm = replace(status, held=False, event_files=EventFilesStatus("/run/events"))
-    page = terms(read(render_page(answered(calm, Instant(story.now), policy=POLICY))))
+    page = terms(read(render_page(answered(calm, Instant(case.now), policy=POLICY))))
     assert page["Hold file"] == "/run/hold: absent"
     assert page["Event files"] == "/run/events: written"
     assert "Gate" not in page
@@ -234,18 +234,18 @@ def test_every_scenario_is_told_by_the_schema(name: str, tmp_path: Path) -> None
     """At each change of each scenario, in the middle of an outage and after a restart, with approvals that are sent."""
     shown_at = tuple(documents(scenario.load(name)))
     named = [vm for _, shown in shown_at for each in shown["Events"] for vm in each["Resources"]]
-    with World(tmp_path, vm=Vm(name=named[0] if named else "vm-1")) as world:
-        told = []
+    with AgentEnvironment(tmp_path, vm=Vm(name=named[0] if named else "vm-1")) as environment:
+        recorded = []
         for at, shown in shown_at:
-            world.clock.go(max(0.0, at.timestamp() - world.clock.wall))
-            world.see(json.dumps(shown).encode(), 1)
-            told.append(answered(world.agent.status, world.clock.instant()))
-        world.see(TIMEOUT, 40)
-        told.append(answered(world.agent.status, world.clock.instant()))
-        world.restart()
-        told.append(answered(world.agent.status, world.clock.instant()))
-    assert told[-1]["verdict"]["state"] == told[-2]["verdict"]["state"] == "unknown"
-    assert any(value["events"] or value["closed"] for value in told) is bool(named)
+            environment.clock.go(max(0.0, at.timestamp() - environment.clock.wall))
+            environment.see(json.dumps(shown).encode(), 1)
+            recorded.append(answered(environment.agent.status, environment.clock.instant()))
+        environment.see(TIMEOUT, 40)
+        recorded.append(answered(environment.agent.status, environment.clock.instant()))
+        environment.restart()
+        recorded.append(answered(environment.agent.status, environment.clock.instant()))
+    assert recorded[-1]["verdict"]["state"] == recorded[-2]["verdict"]["state"] == "unknown"
+    assert any(value["events"] or value["closed"] for value in recorded) is bool(named)
 
 
 HOSTILE: Final = (
@@ -280,52 +280,52 @@ def text_of(item: Any, twice: str) -> str:
 @given(st.lists(st.tuples(ITEMS, st.sampled_from(["", "EventType", "Extra", "\u202e", "\ud800", "x" * 900]))))
 def test_any_document_is_told_by_the_schema(items: list[tuple[Any, str]]) -> None:
     """Strict JSON by the schema, and the page made of it, whatever stands in the events."""
-    story = Story()
-    story.read()
+    case = EventScenario()
+    case.read()
     body = f'{{"DocumentIncarnation": 2, "Events": [{", ".join(text_of(item, key) for item, key in items)}]}}'
-    if story.read_body(body.encode()):
-        of(story)
-    of(story, vm=Vm())
+    if case.read_body(body.encode()):
+        of(case)
+    of(case, vm=Vm())
 
 
 def test_what_can_not_be_read_is_null_and_named() -> None:
     """Fields of the wrong type and repeated ones are null, their names are told, and shown so that nothing hides."""
-    story = Story()
-    story.read()
+    case = EventScenario()
+    case.read()
     twice = ", ".join(f'"\\u202e{number}": 1, "\\u202e{number}": 2' for number in range(30))
-    story.read_body(
+    case.read_body(
         b'{"DocumentIncarnation": 2, "Events": [{"EventId": "a", "EventStatus": 7, "EventType": null, "Resources": 3, '
         b'"NotBefore": "soon", "DurationInSeconds": "5", %s}]}' % twice.encode()
     )
-    value = of(story)
-    (told,) = value["events"]
-    assert (told["status"], told["event_status"], told["event_type"]) == ("unknown", None, None)
-    assert (told["resources"], told["not_before"], told["announced_duration_seconds"]) == (None, None, None)
-    assert told["names_this_vm"] is None
-    assert len(told["faults"]) == 10
-    assert told["faults_omitted"] == len(story.state.tracked["a"].event.faults) - 10
+    value = of(case)
+    (recorded,) = value["events"]
+    assert (recorded["status"], recorded["event_status"], recorded["event_type"]) == ("unknown", None, None)
+    assert (recorded["resources"], recorded["not_before"], recorded["announced_duration_seconds"]) == (None, None, None)
+    assert recorded["names_this_vm"] is None
+    assert len(recorded["faults"]) == 10
+    assert recorded["faults_omitted"] == len(case.state.tracked["a"].event.faults) - 10
     page = terms(read(render_page(value)))["Can't be read"]
-    assert page.endswith(f", {told['faults_omitted']} more")
+    assert page.endswith(f", {recorded['faults_omitted']} more")
     assert "\u202e" not in page
-    crowded = {**told, "faults": ["\u202eevil"], "faults_omitted": 0}
+    crowded = {**recorded, "faults": ["\u202eevil"], "faults_omitted": 0}
     assert terms(read(render_page({**value, "events": [crowded]})))["Can't be read"] == "\\u202eevil"
 
 
 def test_long_texts_are_cut_and_counted() -> None:
     """600 characters of each text, how many were left out, and the same number on the page."""
-    story = Story()
-    story.read()
+    case = EventScenario()
+    case.read()
     names = ["shop-web_3", "n" * 700, "m" * 601, *(f"other-{number}" for number in range(9))]
-    story.read({**FREEZE, "Description": "d" * 5000, "EventType": "T" * 700, "Resources": names})
-    value = of(story)
-    (told,) = value["events"]
-    assert told["description"] == "d" * 600
-    assert told["event_type"] == "T" * 600
-    assert told["resources"]["count"] == 12
-    assert told["resources"]["others"][:2] == ["n" * 600, "m" * 600]
-    assert told["resources"]["others_omitted"] == 6
-    assert told["omitted_characters"] == {"event_type": 100, "description": 4400, "resources": 101}
-    assert told["event"]["Description"] == "d" * 5000
+    case.read({**FREEZE, "Description": "d" * 5000, "EventType": "T" * 700, "Resources": names})
+    value = of(case)
+    (recorded,) = value["events"]
+    assert recorded["description"] == "d" * 600
+    assert recorded["event_type"] == "T" * 600
+    assert recorded["resources"]["count"] == 12
+    assert recorded["resources"]["others"][:2] == ["n" * 600, "m" * 600]
+    assert recorded["resources"]["others_omitted"] == 6
+    assert recorded["omitted_characters"] == {"event_type": 100, "description": 4400, "resources": 101}
+    assert recorded["event"]["Description"] == "d" * 5000
     page = read(render_page(value))
     assert terms(page)["Azure says"].endswith("d … and 4400 more characters; the records have them")
     assert "T … and 640 more characters; the records have them" in plain(page.one("h3").text)
@@ -333,15 +333,15 @@ def test_long_texts_are_cut_and_counted() -> None:
 
 def test_fifty_events_and_more_are_cut_and_counted() -> None:
     """The twenty most urgent ones, and how many more there are."""
-    value = of(statuses.crowded_story(1000))
+    value = of(statuses.crowded_scenario(1000))
     assert len(value["events"]) == 20
     assert value["events_omitted"] == 980
     assert value["document"]["events"] == 1000
     assert value["events"][0]["event_id"] == "event-0999"
     assert [each["status"] for each in value["events"]] == ["Scheduled"] * 20
-    story = statuses.crowded_story(30)
-    story.read(after=30)
-    value = of(story)
+    case = statuses.crowded_scenario(30)
+    case.read(after=30)
+    value = of(case)
     assert (len(value["closed"]), value["closed_omitted"]) == (10, 20)
 
 
@@ -358,17 +358,17 @@ LARGE: Final = {
 @pytest.mark.parametrize("which", LARGE)
 def test_the_largest_document_makes_no_large_answer(which: str) -> None:
     """A document of up to 4 MiB: less than 3 MiB, the most urgent events among them, what is left out with its size."""
-    story = Story()
-    story.read()
-    story.read(*({**item, "EventId": f"{place}"} for place, item in enumerate(LARGE[which])))
-    value = of(story)
+    case = EventScenario()
+    case.read()
+    case.read(*({**item, "EventId": f"{place}"} for place, item in enumerate(LARGE[which])))
+    value = of(case)
     assert value["events"]
-    for told in value["events"]:
-        if told["event"] is None:
-            assert told["event_omitted_bytes"] > made.MAX_EVENT_BYTES
+    for recorded in value["events"]:
+        if recorded["event"] is None:
+            assert recorded["event_omitted_bytes"] > made.MAX_EVENT_BYTES
         else:
-            assert len(json.dumps(told["event"], ensure_ascii=False).encode()) < made.MAX_EVENT_BYTES * 1.2
-            assert told["event_omitted_bytes"] == 0
+            assert len(json.dumps(recorded["event"], ensure_ascii=False).encode()) < made.MAX_EVENT_BYTES * 1.2
+            assert recorded["event_omitted_bytes"] == 0
 
 
 def test_the_costliest_texts_make_no_large_answer() -> None:
@@ -383,14 +383,12 @@ def test_the_costliest_texts_make_no_large_answer() -> None:
         twice = (f"{json.dumps(text[2:] + str(number))}: 1, " * 2 for number in range(7))
         return "{" + "".join(twice) + json.dumps(fields)[1:]
 
-    story = Story()
-    story.read()
-    story.read_body(
-        f'{{"DocumentIncarnation": 2, "Events": [{", ".join(map(item, range(made.MAX_EVENTS)))}]}}'.encode()
-    )
-    value = of(story)
+    case = EventScenario()
+    case.read()
+    case.read_body(f'{{"DocumentIncarnation": 2, "Events": [{", ".join(map(item, range(made.MAX_EVENTS)))}]}}'.encode())
+    value = of(case)
     assert len(value["events"]) == made.MAX_EVENTS
-    assert all(told["event"] is not None and len(told["faults"]) == 7 for told in value["events"])
+    assert all(recorded["event"] is not None and len(recorded["faults"]) == 7 for recorded in value["events"])
 
 
 # --- the schema
@@ -421,14 +419,14 @@ def test_the_schema_is_strict_and_explains_each_member() -> None:
 
 def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
     """Modes, reasons, phases and the summary are the same as elsewhere."""
-    told = SCHEMA["$defs"]["event"]["properties"]
-    decision = told["decision"]["anyOf"][0]["properties"]
+    recorded = SCHEMA["$defs"]["event"]["properties"]
+    decision = recorded["decision"]["anyOf"][0]["properties"]
     assert set(decision["reason"]["enum"]) >= {*Reason, None} - {Reason.NONE}
     assert decision["mode"]["enum"] == SCHEMA["properties"]["approval"]["properties"]["mode"]["enum"] == list(Mode)
     assert SCHEMA["properties"]["approval"]["properties"]["coordination"]["enum"] == list(Coordination)
-    assert set(told["status"]["enum"]) == set(Phase)
-    assert set(told["seen_before"]["enum"]) == set(Seen)
-    assert set(told["started_by"]["enum"]) == {*StartedBy, None}
+    assert set(recorded["status"]["enum"]) == set(Phase)
+    assert set(recorded["seen_before"]["enum"]) == set(Seen)
+    assert set(recorded["started_by"]["enum"]) == {*StartedBy, None}
     assert tuple(SCHEMA["properties"]["vm"]["properties"]) == (*VM_TEXTS, "tags")
     record = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
     theirs = record["$defs"]["summary"]["properties"]

@@ -20,12 +20,12 @@ from exporter.page.view import render_page
 from tests.support import statuses
 from tests.support.page_reading import plain, read, rows, shown, tables, terms, verdict
 from tests.support.status_reading import answered
-from tests.support.statuses import FREEZE, NOON, REBOOT, Story, with_source
+from tests.support.statuses import FREEZE, NOON, REBOOT, EventScenario, with_source
 
 
 def test_a_calm_page_says_as_of_when() -> None:
     """Nothing planned, a fresh document: calm, and as of when."""
-    page = shown(statuses.empty_story().status())
+    page = shown(statuses.empty_scenario().status())
     assert verdict(page) == (
         "none",
         "Nothing is plannedThe metadata service names no event for this VM, as of 2025-11-21 12:10:01 UTC.",
@@ -36,7 +36,7 @@ def test_a_calm_page_says_as_of_when() -> None:
 
 def test_the_worst_event_is_the_headline() -> None:
     """What takes the VM down is named before a freeze that comes sooner, counted down, and how many more there are."""
-    page = shown(statuses.scheduled_story().status())
+    page = shown(statuses.scheduled_scenario().status())
     assert verdict(page) == (
         "scheduled",
         "Reboot in 21 min 53 s, at the earliest, and 1 more eventThe VM is rebooted. What is only in memory is lost.",
@@ -54,17 +54,17 @@ def test_the_worst_event_is_the_headline() -> None:
 
 def test_a_document_that_says_less_changes_nothing_on_the_page() -> None:
     """What has started stays so, type and names are the last known ones; what Azure says now is next to it."""
-    story = statuses.scheduled_story()
-    assert [terms(card)["Status"] for card in shown(story.status()).all("article")] == ["Scheduled"] * 2
-    story.read(statuses.started(REBOOT))
-    before = shown(story.status())
+    scenario = statuses.scheduled_scenario()
+    assert [terms(card)["Status"] for card in shown(scenario.status()).all("article")] == ["Scheduled"] * 2
+    scenario.read(statuses.started(REBOOT))
+    before = shown(scenario.status())
     for fields, status in (
         ({"EventStatus": "Scheduled"}, "Started (the document now says: Scheduled)"),
         ({"EventStatus": 5}, "Started (the document now says: not known)"),
         ({"EventType": None, "Resources": None, "EventStatus": "Paused"}, "Started (the document now says: Paused)"),
     ):
-        story.read({**REBOOT, **fields}, after=0)
-        page = shown(story.status())
+        scenario.read({**REBOOT, **fields}, after=0)
+        page = shown(scenario.status())
         assert verdict(page) == verdict(before)
         (card,), (was,) = page.all("article"), before.all("article")
         assert (card.attributes["class"], card.one("h3").text) == ("started", "Reboot")
@@ -77,7 +77,7 @@ def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
 
     Headline and card have one word for when: in whole seconds.
     """
-    page = shown(statuses.started_story().status(mode=Mode.ENFORCE), later=3.6)
+    page = shown(statuses.started_scenario().status(mode=Mode.ENFORCE), later=3.6)
     state, text = verdict(page)
     assert state == "started"
     assert text.startswith("Reboot in 21 min 45 s, at the earliest, and 1 more event")
@@ -91,10 +91,10 @@ def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
 @given(notice=st.integers(-900, 900) | st.integers(-3, 3), tenths=st.integers(0, 9))
 def test_one_moment_has_one_word(notice: int, tenths: int) -> None:
     """Headline, card and NotBefore say the same of one moment, in the same words: in so long, or due."""
-    story = Story()
+    scenario = EventScenario()
     start = NOON + timedelta(seconds=1 + notice)
-    story.read({**FREEZE, "NotBefore": start.strftime("%a, %d %b %Y %H:%M:%S GMT")})
-    page = shown(story.status(), tenths / 10)
+    scenario.read({**FREEZE, "NotBefore": start.strftime("%a, %d %b %Y %H:%M:%S GMT")})
+    page = shown(scenario.status(), tenths / 10)
     left = notice - tenths / 10
     title, card = plain(page.one("strong").text), next(page.all("article"))
     when = plain(next(item.text for item in card.all("p") if item.attributes.get("class") == "when"))
@@ -109,7 +109,7 @@ def test_one_moment_has_one_word(notice: int, tenths: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("announced", "felt", "told"),
+    ("announced", "observed", "recorded"),
     [
         (5, None, "Azure announces a pause of 5 s. Memory"),
         (30, None, "Azure announces a pause of 30 s. Memory"),
@@ -125,18 +125,18 @@ def test_one_moment_has_one_word(notice: int, tenths: int) -> None:
         (-1, 9.0, "may be suspended. This VM stood still for 9 s so far."),
     ],
 )
-def test_what_is_said_of_a_freeze_agrees_with_azure(announced: int, felt: float | None, told: str) -> None:
+def test_what_is_said_of_a_freeze_agrees_with_azure(announced: int, observed: float | None, recorded: str) -> None:
     """How long it pauses is what Azure announced of this event, and what was felt stands beside it."""
-    story, event = Story(), {**FREEZE, "DurationInSeconds": announced}
-    story.read(event)
-    if felt is not None:
-        story.read(statuses.started(event))
+    scenario, event = EventScenario(), {**FREEZE, "DurationInSeconds": announced}
+    scenario.read(event)
+    if observed is not None:
+        scenario.read(statuses.started(event))
         key = folded(FREEZE["EventId"])
-        tracked = replace(story.state.tracked[key], interruptions=InterruptionTotals(1, felt, felt))
-        story.state = replace(story.state, tracked={key: tracked})
-    page = shown(story.status())
-    assert told in verdict(page)[1]
-    assert told in terms(page.one("article"))["What it means"]
+        tracked = replace(scenario.state.tracked[key], interruptions=InterruptionTotals(1, observed, observed))
+        scenario.state = replace(scenario.state, tracked={key: tracked})
+    page = shown(scenario.status())
+    assert recorded in verdict(page)[1]
+    assert recorded in terms(page.one("article"))["What it means"]
     assert "few seconds" not in page.text
 
 
@@ -150,24 +150,24 @@ def test_events_are_told_by_the_harm_they_do(first: int) -> None:
         {**FREEZE, "EventId": "3", "EventType": "Levitate", "NotBefore": "Fri, 21 Nov 2025 12:01:00 GMT"},
         statuses.started({**FREEZE, "EventId": "4"}),
     ]
-    story = Story()
-    story.read(*events[first:], *events[:first])
-    status = story.status()
-    assert [event["event_id"] for event in answered(status, story.instant)["events"]] == ["0", "1", "2", "3", "4"]
+    scenario = EventScenario()
+    scenario.read(*events[first:], *events[:first])
+    status = scenario.status()
+    assert [event["event_id"] for event in answered(status, scenario.instant)["events"]] == ["0", "1", "2", "3", "4"]
     title = verdict(shown(status))[1]
     assert title.startswith("Redeploy started just now, and 4 more events")
 
 
 def test_it_never_looks_calm_when_blind() -> None:
     """Never read, failing, stale, warming up, or with events that can't be read: not known, with the reason."""
-    empty = statuses.empty_story()
+    empty = statuses.empty_scenario()
     good = empty.status()
     never = Status(Instant(NOON), State(birth=NOON))
     refused = with_source(never, SourceStatus(False, NOON, None, "forbidden", Instant(NOON)))
     earlier = with_source(good, SourceStatus())
-    warming = Story()
+    warming = EventScenario()
     warming.read()
-    unreadable = statuses.empty_story()
+    unreadable = statuses.empty_scenario()
     unreadable.read({"EventType": "Freeze"})
     for status, later, sentence in (
         (never, 0, "Not known yetThe metadata service has not been asked yet."),
@@ -177,7 +177,7 @@ def test_it_never_looks_calm_when_blind() -> None:
             "Not known yetThe metadata service gave no document so far: it refuses this process (401 or 403).",
         ),
         (
-            statuses.failing_status(statuses.empty_story()),
+            statuses.failing_status(statuses.empty_scenario()),
             0,
             "Not known at the momentThe metadata service can't be read: it",
         ),
@@ -197,7 +197,7 @@ def test_it_never_looks_calm_when_blind() -> None:
 
 def test_blind_with_events_still_tells_what_was_known() -> None:
     """The last truth stays on the page, with its age."""
-    page = shown(statuses.failing_status(statuses.scheduled_story()))
+    page = shown(statuses.failing_status(statuses.scheduled_scenario()))
     text = verdict(page)[1]
     assert "This page shows what was known 1 min ago, at 2025-11-21 12:00:07 UTC." in text
     assert "Known then: Reboot in 20 min 53 s, at the earliest, and 1 more event." in text
@@ -207,8 +207,10 @@ def test_blind_with_events_still_tells_what_was_known() -> None:
 
 def test_one_failed_poll_is_shown_without_an_alarm() -> None:
     """A fresh document stays the answer; that the last poll failed stands beside it."""
-    story = statuses.empty_story()
-    status = story.status(source=SourceStatus(False, story.now, Instant(story.now), "throttled", Instant(story.now)))
+    scenario = statuses.empty_scenario()
+    status = scenario.status(
+        source=SourceStatus(False, scenario.now, Instant(scenario.now), "throttled", Instant(scenario.now))
+    )
     state, text = verdict(shown(status, 2))
     assert state == "none"
     assert "can't be read: too many requests from this VM (429)" in text
@@ -216,7 +218,7 @@ def test_one_failed_poll_is_shown_without_an_alarm() -> None:
 
 def test_an_unknown_name_is_shown_with_what_follows_from_it() -> None:
     """Every event is shown, and why none is approved."""
-    page = shown(statuses.scheduled_story().status(vm=Vm()))
+    page = shown(statuses.scheduled_scenario().status(vm=Vm()))
     assert len(list(page.all("article"))) == 3
     assert "its name is not known yet" in page.one("h1").text
     assert "every event of the document is shown and none is approved" in page.text
@@ -224,8 +226,8 @@ def test_an_unknown_name_is_shown_with_what_follows_from_it() -> None:
 
 def test_an_event_that_is_over_has_its_summary() -> None:
     """Notice, who approved, how long it was on, and what was felt; nothing felt is never a 0."""
-    story = statuses.closed_story()
-    page = shown(story.status())
+    scenario = statuses.closed_scenario()
+    page = shown(scenario.status())
     closed = rows(tables(page)["The last events that are over, newest first"])
     assert list(closed) == ["Reboot", "Freeze"]
     assert closed["Reboot"]["Outcome"].startswith("canceled by Azure")
@@ -236,26 +238,28 @@ def test_an_event_that_is_over_has_its_summary() -> None:
     assert freeze["Lasted"] == "6 s"
     assert freeze["Interruption felt"] == "none observed (≥ 0.2 s)"
     key = folded(FREEZE["EventId"])
-    felt = replace(story.state.closed[key], interruptions=InterruptionTotals(2, 5.2, 4.9), gaps=1, gap_seconds=35)
-    story.state = replace(story.state, closed={key: felt})
-    closed = rows(tables(shown(story.status()))["The last events that are over, newest first"])
+    observed = replace(
+        scenario.state.closed[key], interruptions=InterruptionTotals(2, 5.2, 4.9), gaps=1, gap_seconds=35
+    )
+    scenario.state = replace(scenario.state, closed={key: observed})
+    closed = rows(tables(shown(scenario.status()))["The last events that are over, newest first"])
     assert closed["Freeze"]["Interruption felt"] == "5.2 s in 2 pieces, the longest 4.9 s; not watched for 35 s"
 
 
 def test_closed_events_of_other_vms_are_left_out() -> None:
     """A neighbour's event that is over does not stand among ours."""
-    story = statuses.scheduled_story()
-    story.read()
-    text = shown(story.status()).text
+    scenario = statuses.scheduled_scenario()
+    scenario.read()
+    text = shown(scenario.status()).text
     assert FREEZE["EventId"] in text
     assert "neighbour" not in text
 
 
 def test_outputs_show_their_queue_and_their_failure() -> None:
     """Queue, oldest, parked, last success and error of each destination, and an outbox that can't be written."""
-    story = statuses.empty_story()
-    status = story.status(
-        destinations=[*statuses.outputs(story.now), DestinationStatus("spare")], outbox=OutboxStatus(1, 2**20, False)
+    scenario = statuses.empty_scenario()
+    status = scenario.status(
+        destinations=[*statuses.outputs(scenario.now), DestinationStatus("spare")], outbox=OutboxStatus(1, 2**20, False)
     )
     page = shown(status)
     outputs = rows(next(table for name, table in tables(page).items() if name.startswith("Where the records go")))
@@ -270,8 +274,8 @@ def test_outputs_show_their_queue_and_their_failure() -> None:
 
 def test_a_crowd_is_cut_and_counted() -> None:
     """A thousand events make a bearable page that says how many it left out."""
-    story = statuses.crowded_story(1000)
-    body = render_page(status_value(story.status(), Instant(story.now), "1.2.3"))
+    scenario = statuses.crowded_scenario(1000)
+    body = render_page(status_value(scenario.status(), Instant(scenario.now), "1.2.3"))
     page = read(body)
     assert len(list(page.all("article"))) == 20
     assert "980 more events of this VM" in page.text
@@ -280,26 +284,26 @@ def test_a_crowd_is_cut_and_counted() -> None:
 
 def test_what_has_started_is_shown_whatever_the_crowd() -> None:
     """Of too many events the worst stays the headline, and a freeze that has started is not among those left out."""
-    story = Story()
-    story.read()
+    scenario = EventScenario()
+    scenario.read()
     reboots = [{**REBOOT, "EventId": f"reboot-{place}"} for place in range(49)]
-    story.read(*reboots, statuses.started(FREEZE))
-    page = shown(story.status())
+    scenario.read(*reboots, statuses.started(FREEZE))
+    page = shown(scenario.status())
     state, text = verdict(page)
     assert state == "started"
     assert text.startswith("Reboot in 21 min 58 s, at the earliest, and 49 more events")
     assert text.endswith("Also: Freeze started just now.")
     assert [article.attributes["class"] for article in page.all("article")] == ["scheduled"] * 19 + ["started"]
-    story.read(*(statuses.started({**FREEZE, "EventId": f"freeze-{place}"}) for place in range(30)), REBOOT)
-    page = shown(story.status())
+    scenario.read(*(statuses.started({**FREEZE, "EventId": f"freeze-{place}"}) for place in range(30)), REBOOT)
+    page = shown(scenario.status())
     assert verdict(page)[1].startswith("Reboot in 21 min 57 s, at the earliest, and 30 more events")
 
 
 def test_it_is_a_document_that_anybody_can_read() -> None:
     """One h1, no level left out, every table with a caption, scoped heads and labelled cells, every section named."""
-    story = statuses.closed_story()
-    story.read(FREEZE)
-    page = shown(story.status(destinations=statuses.outputs(story.now)))
+    scenario = statuses.closed_scenario()
+    scenario.read(FREEZE)
+    page = shown(scenario.status(destinations=statuses.outputs(scenario.now)))
     assert page.one("html").attributes["lang"] == "en"
     assert len(list(page.all("h1"))) == 1
     assert [item.name for item in page.one("body").children] == ["header", "main", "footer"]
@@ -326,7 +330,7 @@ DASHBOARD = "https://grafana.example/d/vm?var-instance={resource_group}/{vm_name
 def test_a_dashboard_is_linked_where_one_is_configured() -> None:
     """The VM's name is put into the configured address so that it can't leave its place; without a name no link."""
     status = replace(
-        statuses.empty_story().status(), vm=replace(statuses.VM, resource_group="SHOP-prod", name='a&b="/#é')
+        statuses.empty_scenario().status(), vm=replace(statuses.VM, resource_group="SHOP-prod", name='a&b="/#é')
     )
     for vm, template, expected in (
         (status.vm, DASHBOARD, "https://grafana.example/d/vm?var-instance=shop-prod/a%26b%3D%22%2F%23%C3%A9"),
@@ -344,23 +348,23 @@ def test_a_dashboard_is_linked_where_one_is_configured() -> None:
 
 def test_the_runbook_is_linked_at_what_the_page_says() -> None:
     """Each state leads to its own section, and the runbook has every section that a page may lead to."""
-    preempt = Story()
+    preempt = EventScenario()
     preempt.read({**FREEZE, "EventType": "Preempt"})
-    soon = Story()
+    soon = EventScenario()
     soon.read({**REBOOT, "NotBefore": "Fri, 21 Nov 2025 12:05:00 GMT"})
-    on = Story()
+    on = EventScenario()
     on.read(statuses.started(REBOOT))
-    empty = statuses.empty_story()
+    empty = statuses.empty_scenario()
     parked = empty.status(destinations=[DestinationStatus("otlp", True, parked=1)])
     behind = empty.status(destinations=[DestinationStatus("otlp", True, error="connect")])
     sections = {
         "": empty.status(),
-        "maintenancescheduled": statuses.scheduled_story().status(),
+        "maintenancescheduled": statuses.scheduled_scenario().status(),
         "maintenanceimminent": soon.status(),
         "maintenancestuck": on.status(),
         "spotpreemption": preempt.status(),
-        "nameunknown": statuses.scheduled_story().status(vm=Vm()),
-        "sourcefailing": statuses.failing_status(statuses.scheduled_story()),
+        "nameunknown": statuses.scheduled_scenario().status(vm=Vm()),
+        "sourcefailing": statuses.failing_status(statuses.scheduled_scenario()),
         "datastale": with_source(empty.status(), SourceStatus()),
         "outboxunwritable": empty.status(outbox=OutboxStatus(1, 2**20, False)),
         "destinationparked": parked,

@@ -233,8 +233,8 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_value_is_refused(name: str) -> None:
     """Helm takes no typo and no contradiction, and names what is wrong."""
-    values, told = REFUSED[name]
-    assert told in refusal(values)
+    values, recorded = REFUSED[name]
+    assert recorded in refusal(values)
 
 
 def test_another_chart_may_hold_it() -> None:
@@ -382,17 +382,17 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
 
 def test_settings_survive_the_way_through_values() -> None:
     """Quotes, backslashes, newlines and letters of all kinds are the same in the file as in the values."""
-    told = {
+    recorded = {
         "source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"},
         "recording": {"path": "/a b", "files": 3},
         "gate": {"event_types": ["a", "b"]},
     }
     (made,) = (
         document["data"]["config.toml"]
-        for document in render({"settings": told})
+        for document in render({"settings": recorded})
         if document["metadata"]["name"].endswith("-settings")
     )
-    assert tomllib.loads(made) == told
+    assert tomllib.loads(made) == recorded
 
 
 def test_what_the_chart_sets_is_no_setting_beside_it() -> None:
@@ -591,7 +591,7 @@ def test_the_notes_say_what_to_do_next(tmp_path: Path) -> None:
     command += ["templates/notes.yaml", "--values", str(tmp_path / "values.json")]
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
     notes = yaml.safe_load(done.stdout)["notes"]
-    for told in (
+    for recorded in (
         "kubectl --namespace ns rollout status daemonset/azse-azure-scheduled-events-exporter",
         "pod-security.kubernetes.io/enforce=privileged",
         "create configmap azure-scheduled-events-hold",
@@ -599,4 +599,4 @@ def test_the_notes_say_what_to_do_next(tmp_path: Path) -> None:
         "Nothing is told to scrape the agents",
         "/var/lib/azure-scheduled-events-exporter",
     ):
-        assert told in notes
+        assert recorded in notes

@@ -29,7 +29,7 @@ from tests.support.certificates import Authority, write
 from tests.support.charts import VALUES, agent_of, environment, render
 
 pytestmark = [pytest.mark.linux("is about containers and Kubernetes"), pytest.mark.peer("helm")]
-NOBODY: Final = "http://127.0.0.1:9"
+UNREACHABLE: Final = "http://127.0.0.1:9"
 """Where no metadata service answers."""
 
 HASH: Final = bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()
@@ -110,7 +110,7 @@ def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> N
     assert bool(environ) is bool(ASKED[name])
     with (
         MetadataService(load_scenario("quiet")) as service,
-        started(tmp_path, service.url if seeing else NOBODY, environ) as (port, manager),
+        started(tmp_path, service.url if seeing else UNREACHABLE, environ) as (port, manager),
     ):
         for _ in range(2):  # polls
             manager.recv(4096)
@@ -131,7 +131,7 @@ def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
         (other / "username").write_text("scraper")
         (other / "password").write_text("another")
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
-    with started(tmp_path, NOBODY, environ) as (port, _):
+    with started(tmp_path, UNREACHABLE, environ) as (port, _):
         environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = f"127.0.0.1:{port}"
         assert healthcheck.main(environ, ["--credentials", str(other)]) == 0
         assert healthcheck.main(environ, ["--credentials", str(other), "--ready"]) == 1
@@ -147,7 +147,7 @@ def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file:
     """The kubelet changes the file of pods that no roll-out has reached: what is wrong in it restarts none."""
     secrets(tmp_path, PASSWORD)
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
-    with started(tmp_path, NOBODY, environ) as (port, _):
+    with started(tmp_path, UNREACHABLE, environ) as (port, _):
         environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = f"127.0.0.1:{port}"
         environ["SCHEDULED_EVENTS_CONFIG_FILE"] = str(tmp_path / "config.toml")
         environ["SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"] = str(tmp_path / "gone")

@@ -183,14 +183,14 @@ def test_the_units_know_the_settings_they_name() -> None:
 def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
     """`run` as a service manager starts it; killed if it is still there at the end."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "NOTIFY"))}
-    told = {
+    recorded = {
         "SCHEDULED_EVENTS_SOURCE_URL": source,
         "SCHEDULED_EVENTS_OUTBOX_PATH": str(folder / "outbox.db"),
         "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
     }
     command = [sys.executable, "-m", "exporter", "run"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env={**clean, **told, **environ}, cwd=ROOT, stderr=log)
+        process = subprocess.Popen(command, env={**clean, **recorded, **environ}, cwd=ROOT, stderr=log)
         try:
             yield process
         finally:
@@ -262,9 +262,9 @@ def test_a_manifest_is_what_kubernetes_takes(path: Path, version: str) -> None:
 def test_each_manifest_is_listed() -> None:
     """Every file is named by the kustomization beside it, and every name is a file."""
     for path in KUBERNETES.rglob("kustomization.yaml"):
-        told = one(path)
-        named = [*told.get("resources", ()), *told.get("components", ())]
-        named += [patch["path"] for patch in told.get("patches", ())]
+        recorded = one(path)
+        named = [*recorded.get("resources", ()), *recorded.get("components", ())]
+        named += [patch["path"] for patch in recorded.get("patches", ())]
         assert all((path.parent / name).exists() for name in named), path
         beside = {found.name for found in path.parent.glob("*.yaml")} - {path.name}
         assert beside <= set(named), path
@@ -300,8 +300,8 @@ def test_nothing_that_is_applied_needs_a_crd() -> None:
 
 def reached(path: Path) -> Iterator[dict[str, Any]]:
     """All that a kustomization brings, through the ones that it names."""
-    told = one(path)
-    for name in (*told.get("resources", ()), *told.get("components", ())):
+    recorded = one(path)
+    for name in (*recorded.get("resources", ()), *recorded.get("components", ())):
         found = path.parent / name
         if found.is_dir():
             yield from reached(found / "kustomization.yaml")
@@ -369,14 +369,14 @@ def test_the_pod_monitor_finds_the_pods() -> None:
 
 def test_compose_holds_together() -> None:
     """What it mounts and waits for exists, and the agent's settings are valid and meet the emulator's hub."""
-    told = one(COMPOSE / "compose.yaml")
-    services = told["services"]
+    recorded = one(COMPOSE / "compose.yaml")
+    services = recorded["services"]
     for name, service in services.items():
         assert "image" in service, name
         assert set(service.get("depends_on", ())) <= set(services)
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            assert source in told["volumes"] or (COMPOSE / source).is_file(), volume
+            assert source in recorded["volumes"] or (COMPOSE / source).is_file(), volume
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
     settings = load(argparse.Namespace(), services["agent"]["environment"])
     entities = json.loads((COMPOSE / "event-hubs.json").read_text())["UserConfig"]["NamespaceConfig"][0]["Entities"]
@@ -446,8 +446,8 @@ def locked(path: Path) -> dict[str, str]:
 def test_the_locks_fit_the_project() -> None:
     """Each dependency, of the extra too, and each build requirement is locked at a version that is allowed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    told = project["project"]
-    runs = (*told["dependencies"], *told["optional-dependencies"]["identity"])
+    recorded = project["project"]
+    runs = (*recorded["dependencies"], *recorded["optional-dependencies"]["identity"])
     for name, lines in {"constraints.txt": runs, "build.txt": project["build-system"]["requires"]}.items():
         versions = locked(DEPLOY / name)
         for line in lines:
@@ -492,8 +492,8 @@ FLOORS: Final = {
 def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: str) -> None:
     """The project's own bounds keep out what is below, for those who install it without the lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    told = project["project"]
-    lines = (*told["dependencies"], *told["optional-dependencies"]["identity"])
+    recorded = project["project"]
+    lines = (*recorded["dependencies"], *recorded["optional-dependencies"]["identity"])
     (wanted,) = [found for line in lines if (found := Requirement(line)).name.lower() == name]
     (floor,) = [bound.version for bound in wanted.specifier if bound.operator == ">="]
     assert Version(floor) >= Version(first)

@@ -219,11 +219,11 @@ def test_each_makefile_tells_of_its_targets() -> None:
     for folder, text in MAKEFILES.items():
         command = ["make", "--no-print-directory", "-C", str(ROOT / folder), "help"]
         done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
-        told = [line.split()[3 if folder != "." else 1] for line in done.stdout.splitlines()]
+        recorded = [line.split()[3 if folder != "." else 1] for line in done.stdout.splitlines()]
         (declared,) = re.findall(r"^\.PHONY: (.*)", text, re.MULTILINE)
         inner = {"help", *{".": ("test-all", "peers", "grafana", "pytest"), "deploy": ("locked",)}.get(folder, ())}
-        assert set(told) | inner == set(declared.split())
-        assert folder != "." or len(told) == 10
+        assert set(recorded) | inner == set(declared.split())
+        assert folder != "." or len(recorded) == 10
 
 
 def test_the_loop_of_contributors_exists() -> None:

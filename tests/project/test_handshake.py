@@ -22,10 +22,10 @@ import pytest
 from exporter.core.policy import Rule
 from exporter.event_files.content import EVENT_TYPE, event_file, file_name
 from exporter.event_files.folder import Folder
-from exporter.event_files.writer import Keeper
+from exporter.event_files.writer import Reconciler
 from exporter.log.protocol import NullLogger
 from tests.support.peers import need, until
-from tests.support.statuses import REBOOT, Story, started
+from tests.support.statuses import REBOOT, EventScenario, started
 
 pytestmark = pytest.mark.linux("is about systemd and a script for sh")
 
@@ -68,7 +68,7 @@ class Handshake:
 
     def start(self, *before: str, **environ: str) -> Self:
         """Start it, with a tenth of a second instead of one between two passes."""
-        told = {
+        recorded = {
             "PATH": os.environ["PATH"],
             "EVENTS": str(self.events),
             "RUNTIME_DIRECTORY": str(self.state),
@@ -80,7 +80,7 @@ class Handshake:
         }
         with self._output.open("ab") as output:
             command = [*before, str(EXAMPLES / "handshake")]
-            self._process = subprocess.Popen(command, env=told, stdout=output, stderr=output)
+            self._process = subprocess.Popen(command, env=recorded, stdout=output, stderr=output)
         return self
 
     def ended(self) -> int:
@@ -116,15 +116,21 @@ class Handshake:
         """Write an event's file as the agent does; "" is the ready file of the packaged rule. Returns that file."""
         usual = self.ready / event_id
         event = {"EventId": event_id, "EventType": "Nap", "Description": '"ready_file": "/x"\n  "status": "Y"'}
-        told = str(usual) if ready == "" else ready
-        fields = {"event_id": event_id, "event": event, "event_type": event_type, "status": status, "ready_file": told}
+        recorded = str(usual) if ready == "" else ready
+        fields = {
+            "event_id": event_id,
+            "event": event,
+            "event_type": event_type,
+            "status": status,
+            "ready_file": recorded,
+        }
         self._replace(file_name(event_id), event_file(fields, NOW))
         return usual
 
-    def keeper(self) -> Keeper:
+    def keeper(self) -> Reconciler:
         """The agent's own writer of the event files, with the packaged rule."""
         prepared = Rule("prepared", ("Reboot",), require_file=f"{self.ready}/{{event_id}}")
-        return Keeper(
+        return Reconciler(
             Folder(str(self.events)), (prepared,), version="1", log=NullLogger(), now=lambda: NOW, monotonic=lambda: 0.0
         )
 
@@ -195,19 +201,19 @@ def test_unreadable_fields_and_another_case_of_the_id_do_not_resume(
     handshake: Handshake, fields: dict[str, Any]
 ) -> None:
     """The event's file stays until the event is over, and so does the preparation."""
-    keeper, story = handshake.keeper(), Story()
-    story.read()
-    story.read(REBOOT)
-    keeper.bring(story.status(), running=True)
+    keeper, scenario = handshake.keeper(), EventScenario()
+    scenario.read()
+    scenario.read(REBOOT)
+    keeper.reconcile(scenario.status(), running=True)
     handshake.start()
     until((handshake.ready / REBOOT["EventId"]).exists)
     for shown in ({**REBOOT, **fields}, {**started(REBOOT), **fields}, started(REBOOT), {**started(REBOOT), **fields}):
-        story.read(shown)
-        keeper.bring(story.status(), running=True)
+        scenario.read(shown)
+        keeper.reconcile(scenario.status(), running=True)
         assert handshake.runs_on()
         assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 0)
-    story.read()
-    keeper.bring(story.status(), running=True)
+    scenario.read()
+    keeper.reconcile(scenario.status(), running=True)
     assert handshake.ended() == 0
     assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
 
@@ -509,8 +515,8 @@ def test_both_systems_programs_have_the_same_defaults() -> None:
     sh = (EXAMPLES / "handshake").read_text(encoding="utf-8")
     powershell = (WINDOWS / "handshake.ps1").read_text(encoding="ascii")
     for name, variable in (("PrepareSeconds", "PREPARE"), ("RetrySeconds", "RETRY"), ("SilentSeconds", "SILENT")):
-        (told,) = re.findall(rf"\[int\] \${name} = (\d+)", powershell)
-        assert f"${{{variable}_SECONDS:-{told}}}" in sh
+        (recorded,) = re.findall(rf"\[int\] \${name} = (\d+)", powershell)
+        assert f"${{{variable}_SECONDS:-{recorded}}}" in sh
     (also,) = re.findall(r"\$Also = @\((.*)\)", powershell)
     unit = (EXAMPLES / f"{UNIT}.service").read_text(encoding="utf-8")
     assert f'Environment="ALSO={" ".join(re.findall(r"[A-Z][a-z]+", also))}"\n' in unit

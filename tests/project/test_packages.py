@@ -62,11 +62,11 @@ def test_the_unit_starts_what_the_package_installs(form: Format, tmp_path: Path)
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE))
     assert unit["ExecStart"] == f"{COMMAND} run"
     assert held[COMMAND].source == f"/opt/{NAME}/{NAME}"
-    told = re.findall(
+    recorded = re.findall(
         r"^Environment=SCHEDULED_EVENTS_CONFIG_FILE=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert told == [f"{SETTINGS}/config.toml"]
-    assert held[told[0]].kind == "config|noreplace"
+    assert recorded == [f"{SETTINGS}/config.toml"]
+    assert held[recorded[0]].kind == "config|noreplace"
     assert held[SETTINGS].kind == "dir"
     assert f"/etc/{unit['ConfigurationDirectory']}" == SETTINGS == os.path.dirname(hold_place("linux"))
     assert unit["EnvironmentFile"] == f"-{SETTINGS}/environment"
@@ -259,14 +259,14 @@ def test_the_service_is_started_with_valid_settings_alone(
     assert f"then: systemctl restart {NAME}" in said
 
 
-@pytest.mark.parametrize(("told", "readable"), [("", False), ("daemon no-such-group", True)])
-def test_what_the_units_groups_can_read_is_valid(told: str, readable: bool) -> None:
+@pytest.mark.parametrize(("recorded", "readable"), [("", False), ("daemon no-such-group", True)])
+def test_what_the_units_groups_can_read_is_valid(recorded: str, readable: bool) -> None:
     """A key that is open to a group which a drop-in gives the unit is no reason to leave the service as it is."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv to be somebody else")
     with tempfile.TemporaryDirectory() as name:
         (folder := Path(name)).chmod(0o755)
-        programs = {"systemctl": f"echo '{told}'", "program": 'exec cat "$SCHEDULED_EVENTS_CONFIG_FILE"'}
+        programs = {"systemctl": f"echo '{recorded}'", "program": 'exec cat "$SCHEDULED_EVENTS_CONFIG_FILE"'}
         for program, does in programs.items():
             (folder / program).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
             (folder / program).chmod(0o755)

@@ -196,6 +196,6 @@ def test_the_page_names_each_file_of_a_release() -> None:
     """docs/releasing.md's table has each artefact, and says what it is."""
     text = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\S+)` \| (.*?) \|", text, re.MULTILINE))
-    told = {name.replace("{version}", "VERSION"): what for name, what in checksums.ARTEFACTS.items()}
-    assert {name: what for name, what in rows.items() if name in told} == told
+    recorded = {name.replace("{version}", "VERSION"): what for name, what in checksums.ARTEFACTS.items()}
+    assert {name: what for name, what in rows.items() if name in recorded} == recorded
     assert "SHA256SUMS" in prose(ROOT / "docs" / "releasing.md")

@@ -23,8 +23,8 @@ WHEELS = ROOT / "deploy" / "wheels"
 def tags(**environ: str) -> set[tuple[int, int]]:
     """The versions of glibc whose wheels pip takes."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "debug", "--verbose"]
-    told = {**os.environ, **environ}
-    said = subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60)
+    recorded = {**os.environ, **environ}
+    said = subprocess.run(command, env=recorded, capture_output=True, text=True, check=True, timeout=60)
     return {(int(major), int(minor)) for major, minor in re.findall(r"-manylinux_(\d+)_(\d+)_\w+", said.stdout)}
 
 

@@ -120,9 +120,9 @@ def test_every_action_is_named_by_its_commit() -> None:
             used = re.match(r"\s*(?:- )?uses: (\S+)(.*)$", line)
             if used is None or used[1].startswith("./"):
                 continue
-            told = re.fullmatch(r"([\w./-]+)@([0-9a-f]{40})( # v\d+\.\d+\.\d+)", used[1] + used[2])
-            assert told, f"{path.name}: {line.strip()}"
-            pinned.setdefault(told[1], set()).add(told[2] + told[3])
+            recorded = re.fullmatch(r"([\w./-]+)@([0-9a-f]{40})( # v\d+\.\d+\.\d+)", used[1] + used[2])
+            assert recorded, f"{path.name}: {line.strip()}"
+            pinned.setdefault(recorded[1], set()).add(recorded[2] + recorded[3])
     assert pinned
     assert {name: pins for name, pins in pinned.items() if len(pins) > 1} == {}
 

@@ -56,9 +56,15 @@ class Place:
         """What has to be started here for `arguments` to run there, in the checkout."""
         if self.root is None:
             return list(arguments)
-        told = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **self.environ}
-        told |= {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
-        inside = ["env", "-i", f"--chdir={INSIDE}", *(f"{name}={value}" for name, value in told.items()), *arguments]
+        recorded = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **self.environ}
+        recorded |= {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
+        inside = [
+            "env",
+            "-i",
+            f"--chdir={INSIDE}",
+            *(f"{name}={value}" for name, value in recorded.items()),
+            *arguments,
+        ]
         return [
             "unshare",
             "--mount",

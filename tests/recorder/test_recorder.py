@@ -40,7 +40,7 @@ from exporter.recorder.recorder import QUEUE_ITEMS, Recorder, RecordingFiles
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private
-from tests.support.agent_world import TIMEOUT, World
+from tests.support.agent_environment import TIMEOUT, AgentEnvironment
 from tests.support.simulator_client import Unhurried
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -173,7 +173,7 @@ def test_each_further_file_begins_with_policy_vm_files_and_document(tmp_path: Pa
     with recording(path, max_bytes=4096, files=9) as recorder:
         recorder.began(at(0), "1.2.3", "boot", policy)
         recorder.keep(b"document", at(1))
-        recorder.looked(at(1), {"/run/hold": Presence.ABSENT})
+        recorder.record_file_checks(at(1), {"/run/hold": Presence.ABSENT})
         for second in range(1, 200):
             recorder.failed(at(5 * second), "timeout")
     first, *others = sorted(tmp_path.iterdir(), reverse=True)
@@ -208,9 +208,11 @@ def test_what_is_found_of_the_files_is_kept_when_it_changes(tmp_path: Path) -> N
         with recording(path) as recorder:
             for second, found in enumerate([{}, {"/f": "absent"}, {"/f": "absent"}, {"/f": "present"}, {}]):
                 recorder.keep(b"document", at(process + second))
-                recorder.looked(at(process + second), {name: Presence(word) for name, word in found.items()})
-    told = [line for line in lines(path) if "files" in line]
-    assert [line["files"] for line in told] == [{"/f": "absent"}, {"/f": "present"}, {}] * 2
+                recorder.record_file_checks(
+                    at(process + second), {name: Presence(word) for name, word in found.items()}
+                )
+    recorded = [line for line in lines(path) if "files" in line]
+    assert [line["files"] for line in recorded] == [{"/f": "absent"}, {"/f": "present"}, {}] * 2
     assert kinds(path)[:8] == ["vm", "body", "same", "files", "same", "files", "same", "files"]
 
 
@@ -237,12 +239,12 @@ def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> Non
         for _ in range(QUEUE_ITEMS):
             recorder.sent(at(1), "further")
         recorder.keep(b"document", at(2))
-        recorder.looked(at(2), {"/f": Presence.PRESENT})
+        recorder.record_file_checks(at(2), {"/f": Presence.PRESENT})
         path.rmdir()
         log.goes_on.set()
         _until(lambda: path.is_file() and path.read_bytes().count(b'"further"') == QUEUE_ITEMS - 1)
         recorder.keep(b"document", at(3))
-        recorder.looked(at(3), {"/f": Presence.PRESENT})
+        recorder.record_file_checks(at(3), {"/f": Presence.PRESENT})
     assert [name for name in kinds(path) if name in ("vm", "files")] == ["vm", "files"]
 
 
@@ -252,7 +254,7 @@ def test_a_policy_that_would_fill_the_files_is_named_by_its_size(tmp_path: Path)
     rules = tuple(Rule(f"rule-{number}", ("x" * 1000,)) for number in range(50))
     with recording(path) as recorder:
         recorder.began(at(0), "1.2.3", "boot", policy_values(Policy(rules=rules)))
-        recorder.looked(at(0), {f"/run/{number:0100}": Presence.ABSENT for number in range(1000)})
+        recorder.record_file_checks(at(0), {f"/run/{number:0100}": Presence.ABSENT for number in range(1000)})
     began, files = lines(path)
     assert began["began"]["policy"].keys() == {"omitted"}
     assert files["files"].keys() == {"omitted"}
@@ -582,10 +584,10 @@ def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) ->
 
 def test_failed_request_is_recorded_unless_the_agent_stops(tmp_path: Path) -> None:
     """A request that the agent aborted shows nothing about the source."""
-    with World(tmp_path, recording=tmp_path / "rec") as world:
-        world.see(TIMEOUT)
-        world.stopping = True
-        world.see(Retryable("aborted"))
+    with AgentEnvironment(tmp_path, recording=tmp_path / "rec") as environment:
+        environment.see(TIMEOUT)
+        environment.stopping = True
+        environment.see(Retryable("aborted"))
     assert [line["failure"] for line in lines(tmp_path / "rec") if "failure" in line] == ["timeout"]
 
 
@@ -596,7 +598,7 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
 
 
 @pytest.mark.parametrize(
-    ("story", "speed", "kinds"),
+    ("scenario_name", "speed", "kinds"),
     [
         # So quick that two changes may come between two polls: which ends are seen is chance.
         ("demo", 10, {"scheduled"}),
@@ -605,11 +607,11 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
     ],
 )
 def test_replay_tells_from_the_recording_what_the_agent_told(
-    tmp_path: Path, story: str, speed: float, kinds: set[str]
+    tmp_path: Path, scenario_name: str, speed: float, kinds: set[str]
 ) -> None:
     """The records of each event have the same ids, words and summaries as those that the running agent wrote."""
     path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
-    with MetadataService(load_scenario(story), speed=speed, clock=Unhurried(0.03)) as service:
+    with MetadataService(load_scenario(scenario_name), speed=speed, clock=Unhurried(0.03)) as service:
         settings = Settings(
             source=SourceSettings(url=service.url, poll_interval=0.03),
             approval=ApprovalSettings(mode=Mode.ENFORCE),
@@ -625,21 +627,21 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
         app.stop()
         running.join()
     reader = OutboxReader(str(outbox))
-    live = [_told(kept.record) for kept in reader.new() if kept.record.kind in LIFE]
+    live = [_recorded(kept.record) for kept in reader.new() if kept.record.kind in LIFE]
     out = io.StringIO()
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args([str(path), "--format=json"])
     assert _replay(args, load(args, {}), io.BytesIO(), out, AT) == 0
     replayed = [Record.from_json(line) for line in out.getvalue().splitlines()[:-1]]
-    told = [_told(record) for record in replayed if record.kind in LIFE]
-    assert [words for *words, _ in told] == [words for *words, _ in live]
-    for (*_, by_recording), (*_, by_agent) in zip(told, live, strict=True):
+    recorded = [_recorded(record) for record in replayed if record.kind in LIFE]
+    assert [words for *words, _ in recorded] == [words for *words, _ in live]
+    for (*_, by_recording), (*_, by_agent) in zip(recorded, live, strict=True):
         # The agent measured by the clock that can't be set, of which a recording has nothing.
         assert by_recording == pytest.approx(by_agent, abs=CLOCKS_APART)
     assert kinds <= {kind for kind, *_ in live}
     started_by = {summary.get("started_by") for *_, summary, _ in live}
-    assert "this_vm" in started_by or story != "user-reboot"
+    assert "this_vm" in started_by or scenario_name != "user-reboot"
 
 
 def _quiet(app: App) -> bool:
@@ -648,7 +650,7 @@ def _quiet(app: App) -> bool:
     return document is not None and not document.events
 
 
-def _told(record: Record) -> tuple[str, str, str, str, dict[str, Any], dict[str, float | None]]:
+def _recorded(record: Record) -> tuple[str, str, str, str, dict[str, Any], dict[str, float | None]]:
     """What must be the same, last the summary's seconds. When Azure's answer to an approval came is told to the
     microsecond by each for itself."""
     summary = {**record.data.get("summary", {}), "approved_at": None}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from exporter.core.records import Vm
 from exporter.sinks.event_hubs.messages import message, partition_key
 from exporter.sinks.otlp.sink import log_attributes
-from tests.support.agent_world import World
+from tests.support.agent_environment import AgentEnvironment
 from tests.support.core_documents import NOT_BEFORE
 from tests.support.eventhubs_target import body_of
 from tests.support.otlp_receiver import otlp_to
@@ -54,11 +54,11 @@ def test_every_record_of_any_document_can_be_sent(first: list[Any], second: list
     """Also with an identity of anything: neither destination has to clean a text, a number, or a nested value."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        World(Path(folder), vm=Vm(name=name, id=name, location=name)) as world,
+        AgentEnvironment(Path(folder), vm=Vm(name=name, id=name, location=name)) as environment,
     ):
         for number, events in enumerate((first, second, [])):
-            world.see(json.dumps({"DocumentIncarnation": number, "Events": events}).encode(), 2)
-        records = world.records()
+            environment.see(json.dumps({"DocumentIncarnation": number, "Events": events}).encode(), 2)
+        records = environment.records()
     assert records
     DESTINATION._encode(records)
     for record in records:

@@ -59,7 +59,7 @@ class Case(Struct, frozen=True):
         )
 
 
-def told(case: Case) -> str:
+def recorded(case: Case) -> str:
     """The reason of the decision; empty for an approval."""
     found = case.decision()
     assert (found.verdict is Verdict.APPROVE) == (found.reason is Reason.NONE)

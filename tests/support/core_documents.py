@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from exporter.core.continuity import Step
+from exporter.core.continuity import DocumentStep
 from exporter.core.decision import Explanation, decide, explain_decision
 from exporter.core.document import Document, DocumentError, Event, folded, parse_document
 from exporter.core.lifecycle import advance
@@ -27,8 +27,8 @@ KEY: Final = folded(EVENT_ID)
 
 def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
     """A user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value leaves the field out."""
-    told = "Virtual machine is going to be restarted as requested by authorized user."
-    usual = {"EventSource": "User", "Description": told}
+    recorded = "Virtual machine is going to be restarted as requested by authorized user."
+    usual = {"EventSource": "User", "Description": recorded}
     return factories.azure_event(event_id, "Reboot", ["vm-0"], NOT_BEFORE, **usual | fields)
 
 
@@ -97,7 +97,7 @@ class Watcher:
     def sees(self, *events: Any, after: float = 1.0, wall: float | None = None, up: int = 1) -> tuple[Transition, ...]:
         return self.step(*events, after=after, wall=wall, up=up).transitions
 
-    def step(self, *events: Any, after: float = 1.0, wall: float | None = None, up: int = 1) -> Step:
+    def step(self, *events: Any, after: float = 1.0, wall: float | None = None, up: int = 1) -> DocumentStep:
         self.wall += timedelta(seconds=after if wall is None else wall)
         self.mono = None if self.mono is None else self.mono + after
         self.number += up

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.dashboards_stories import Scrape, fleet, recorded_before, story_scrapes
+from tests.support.dashboards_scenarios import Scrape, fleet, recorded_before, scenario_scrapes
 from tests.support.peers import need
 
 EMPTY: Final = re.compile(r'(?<![^,])\w+="",?')
@@ -41,7 +41,7 @@ def scraped(scrapes: Iterable[Scrape]) -> Iterator[str]:
 
 def everything(end: float, folder: Path) -> Iterator[str]:
     """Yield all scenarios, and the series that the rules recorded before."""
-    yield from scraped(story_scrapes(end, folder))
+    yield from scraped(scenario_scrapes(end, folder))
     yield from scraped(fleet(end, folder))
     for at, series, value in sorted(recorded_before(end)):
         yield f"{series} {value} {at:.3f}\n"

@@ -15,13 +15,13 @@ from typing import Final
 
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.core.policy import DEFAULT_RULES, Mode, Policy
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import REASONS, MetadataError
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.platform import Play
@@ -52,7 +52,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class ObservedInterruption:
     """The VM observed an interruption."""
 
     at: float
@@ -69,13 +69,13 @@ class Life:
     began: float
     vmss: str = ""
     mode: Mode = Mode.DRY_RUN
-    blind_since: float = 1.0
+    without_data_since: float = 1.0
     down_since: float = 1.0
     approvals_fail_since: float = 1.0
     destination_fails_since: float = 1.0
     refused_at: float = 1.0
     capacity: int = CAPACITY
-    felt: tuple[Felt, ...] = ()
+    observed: tuple[ObservedInterruption, ...] = ()
     named: bool = True
     """The metadata service returns the identity of the VM."""
     prepare: Callable[[PrometheusSink, float], None] = field(default=lambda _sink, _end: None)
@@ -89,13 +89,13 @@ class _Metadata:
         self._play = Play(life.scenario, start=datetime.fromtimestamp(end + life.began, UTC))
         self._failures = 0
 
-    def fetch(self) -> Answer:
-        if self._clock.wall - self._end >= self._life.blind_since:
+    def fetch(self) -> MetadataResponse:
+        if self._clock.wall - self._end >= self._life.without_data_since:
             self._failures += 1
             raise MetadataError("timeout", "no answer", failures=self._failures)
         body = json.dumps(self._play.now(self._clock.utc()).document()).encode()
         self._clock.wall += 0.006
-        return Answer(body, self._clock.mono(), 0.006)
+        return MetadataResponse(body, self._clock.mono(), 0.006)
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
@@ -150,18 +150,18 @@ class Living:
             include_process_metrics=False,
         )
         life.prepare(self.sink, end)
-        self._felt = list(life.felt)
-        who = VmIdentity(
+        self._observed = list(life.observed)
+        identity = VmIdentity(
             Vm(name=life.vm, id=f"id-of-{life.vm}", vmss_name=life.vmss, size="Standard_D2s_v5", location="westeurope")
         )
-        who = who if life.named else VmIdentity()
+        identity = identity if life.named else VmIdentity()
         environment = Environment(
             clock=clock.instant,
-            identity=lambda: who,
+            identity=lambda: identity,
             check_files=lambda _paths: {},
             interruptions=self._interruptions,
         )
-        options = Options(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")
+        options = AgentOptions(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")
         metadata = _Metadata(life, end, clock)
         self._agent = Agent(options, metadata, self._outbox, self.sink, log=log, environment=environment)
         self._deliveries = [
@@ -178,9 +178,9 @@ class Living:
 
     def _interruptions(self) -> list[Interruption]:
         now = self.clock.wall - self._end
-        due = [felt for felt in self._felt if felt.at <= now]
-        self._felt = [felt for felt in self._felt if felt.at > now]
-        return [Interruption(felt.kind, felt.seconds, self.clock.instant()) for felt in due]
+        due = [observed for observed in self._observed if observed.at <= now]
+        self._observed = [observed for observed in self._observed if observed.at > now]
+        return [Interruption(observed.kind, observed.seconds, self.clock.instant()) for observed in due]
 
     def live_until(self, at: float) -> None:
         """Poll and deliver until this time (seconds before the end)."""

@@ -17,15 +17,15 @@ from exporter.core.document import Document
 from exporter.core.records import Record, Storable
 from exporter.core.state import State
 from exporter.errors import Permanent, Retryable
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
-from tests.support.agent_world import CAPACITY, DESTINATIONS, START
-from tests.support.agent_world import event as an_event
+from tests.support.agent_environment import CAPACITY, DESTINATIONS, START
+from tests.support.agent_environment import event as an_event
 
 if TYPE_CHECKING:
-    from tests.support.fleet_world import Member
+    from tests.support.fleet_environment import Member
 
 BOUNDARIES: Final = ("fetch", "commit", "committed", "post", "posted", "send", "sent", "settle", "settled")
 
@@ -119,9 +119,9 @@ class Disk(Outbox):
         self._member.cross("committed")
         return done
 
-    def beat(self, seen: datetime) -> None:
+    def save_heartbeat(self, seen: datetime) -> None:
         self._full(OutboxUnwritable("full"))
-        super().beat(seen)
+        super().save_heartbeat(seen)
 
     def _settle(self, destination: str) -> None:
         self._full(sqlite3.OperationalError("database or disk is full"))
@@ -146,7 +146,7 @@ class Backend:
         self.name, self._member = name, member
         self.subjects = None if name == "otlp" else 2  # as the real ones take them
         self.mood = "fine"
-        self.told: list[Record] = []
+        self.recorded: list[Record] = []
 
     def send(self, records: Sequence[Record]) -> None:
         self._member.cross("send")
@@ -155,9 +155,9 @@ class Backend:
             raise Retryable("connect", retry_after=asked, needs_operator=self.mood == "denied")
         if self.mood == "picky" and any(record.id[0] in "048c" for record in records):
             if len(records) == 1:
-                self.told += records
+                self.recorded += records
             raise Permanent("rejected", "never this one")
-        self.told += records[:1] if self.mood == "half" else records
+        self.recorded += records[:1] if self.mood == "half" else records
         if self.mood in ("half", "mute"):
             raise Retryable("timeout")
         self._member.cross("sent")
@@ -176,7 +176,7 @@ class Source:
         self._member = member
         self._failures = 0
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> MetadataResponse:
         member = self._member
         member.cross("fetch")
         if member.source == "timeout":
@@ -185,11 +185,11 @@ class Source:
         self._failures = 0
         read = member.mono
         if member.source == "html":
-            return Answer(b"<html>", read, 0.01)
+            return MetadataResponse(b"<html>", read, 0.01)
         body = member.azure.document(3 if member.source == "old" else 0)
         member.reading.is_served(body, member.azure.true, member.touched)
         member.lingers()
-        return Answer(body, read, 0.01)
+        return MetadataResponse(body, read, 0.01)
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         member = self._member

@@ -22,25 +22,25 @@ RECENT: Final = 5.0
 @dataclass
 class Known:
     """An event of the last document. `first` and `unchanged` are readings of
-    `Account.observed_seconds`; `whose` is "ours", "theirs" or not known; `told`: its beginning was
+    `ExpectedRecords.observed_seconds`; `ownership` is "ours", "theirs" or not known; `recorded`: its beginning was
     recorded and its end not yet."""
 
     item: dict[str, Any]
     phase: str
     first: float
     unchanged: float
-    whose: str = ""
-    told: bool = False
+    ownership: str = ""
+    recorded: bool = False
     names: list[str] | None = None
     """The last Resources that could be read."""
 
 
 @dataclass
-class Account:
+class ExpectedRecords:
     """All that one VM knows, and what it has to tell of each event, in order."""
 
     present: dict[str, Known] = field(default_factory=dict)
-    told: dict[str, list[str]] = field(default_factory=dict)
+    recorded: dict[str, list[str]] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
     begun: set[str] = field(default_factory=set)
     """Ids that were seen Started."""
@@ -55,20 +55,20 @@ class Account:
         self.begun |= {key for key, item in shown.items() if item["EventStatus"] == "Started"}
         for key in [key for key in self.present if key not in shown]:
             gone = self.present.pop(key)
-            self._tell(key, "completed" if gone.phase == "Started" else "ended", gone.told)
+            self._record(key, "completed" if gone.phase == "Started" else "ended", gone.recorded)
         for key, item in shown.items():
             before = self.present.get(key)
             word, known = self._follows(before, item)
             earlier = before.names if before else None
             known.names = item["Resources"] if isinstance(item["Resources"], list) else earlier
-            known.whose = whose_now(before, known.names, vm_name)
-            known.told = everything or known.whose != "theirs"
+            known.ownership = ownership_now(before, known.names, vm_name)
+            known.recorded = everything or known.ownership != "theirs"
             self.present[key] = known
-            if before is None or before.told == known.told:
-                self._tell(key, word, known.told)
+            if before is None or before.recorded == known.recorded:
+                self._record(key, word, known.recorded)
             else:
-                self._tell(key, known.phase.lower() if known.told else "ended", True)
-            if before is not None and before.whose == "theirs" != known.whose:
+                self._record(key, known.phase.lower() if known.recorded else "ended", True)
+            if before is not None and before.ownership == "theirs" != known.ownership:
                 known.first = known.unchanged = self.observed_seconds
 
     def _follows(self, before: Known | None, item: dict[str, Any]) -> tuple[str, Known]:
@@ -86,14 +86,14 @@ class Account:
             return "started", after
         return "updated" if differs(before.item, item) else "", after
 
-    def _tell(self, key: str, word: str, published: bool) -> None:
+    def _record(self, key: str, word: str, published: bool) -> None:
         if word and published:
-            self.told.setdefault(key, []).append(word)
+            self.recorded.setdefault(key, []).append(word)
 
     def past(self, key: str) -> oracle.Past:
         known = self.present[key]
         known_for, unchanged_for = self.observed_seconds - known.first, self.observed_seconds - known.unchanged
-        theirs = known.whose == "theirs"
+        theirs = known.ownership == "theirs"
         return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun, theirs=theirs)
 
 
@@ -102,14 +102,14 @@ def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**before, "EventId": ""} != {**after, "EventId": ""}
 
 
-def whose_now(before: Known | None, names: list[str] | None, vm_name: str) -> str:
+def ownership_now(before: Known | None, names: list[str] | None, vm_name: str) -> str:
     """By the last names that could be read. Where that can't be told it is as it was; but what was another's and names
     somebody else now may be ours."""
     if vm_name and names is not None:
         return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
-    if before is None or (before.whose == "theirs" and before.names != names):
+    if before is None or (before.ownership == "theirs" and before.names != names):
         return ""
-    return before.whose
+    return before.ownership
 
 
 @dataclass
@@ -126,8 +126,8 @@ class Reading:
     """One VM's accounts, now and as its disk has them, and the judgement of every POST that it sends."""
 
     everything: bool = False
-    lived: Account = field(default_factory=Account)
-    durable: Account = field(default_factory=Account)
+    lived: ExpectedRecords = field(default_factory=ExpectedRecords)
+    durable: ExpectedRecords = field(default_factory=ExpectedRecords)
     events: list[Any] = field(default_factory=list)
     """The array of the document that was read last, and when that was."""
     read_at: float = 0.0
@@ -138,7 +138,7 @@ class Reading:
 
     def begins(self) -> None:
         """A process, which knows nothing yet."""
-        self.lived = Account()
+        self.lived = ExpectedRecords()
         self._last = self._pending = None
 
     def finds(self) -> None:
@@ -181,15 +181,15 @@ class Reading:
 
     # -- judging
 
-    def judges(self, event_id: str, house: oracle.House, post: Post) -> None:
+    def judges(self, event_id: str, setup: oracle.PolicySetup, post: Post) -> None:
         """A POST arrives: everything that must not stand against it."""
         key = folded(event_id)
         assert key in self.lived.present, "an event that is not there"
         place = next(place for place, item in enumerate(self.events) if folded(item["EventId"]) == key)
-        assert oracle.judge(self.events, place, house, self.lived.past(key)) == ("approve", ""), "should be held"
+        assert oracle.judge(self.events, place, setup, self.lived.past(key)) == ("approve", ""), "should be held"
         assert key not in self.lived.accepted, "after a 200"
         assert post.true - self.read_at <= RECENT, "on an old document"
-        self._in_turn(self.events[place], house, post)
+        self._in_turn(self.events[place], setup, post)
         earlier = self.posts.setdefault(key, [])
         if earlier:
             last, wait = earlier[-1], min(60.0, 5.0 * 2 ** (len(earlier) - 1))
@@ -197,19 +197,19 @@ class Reading:
             assert post.true - last.true + moved >= wait, "sooner than its backoff"
         earlier.append(post)
 
-    def _in_turn(self, item: dict[str, Any], house: oracle.House, post: Post) -> None:
+    def _in_turn(self, item: dict[str, Any], setup: oracle.PolicySetup, post: Post) -> None:
         """By the true time, which neither stops nor jumps."""
-        k = [folded(name) for name in item["Resources"]].index(folded(house.vm_name)) + 1
-        if house.coordination == "single":
+        k = [folded(name) for name in item["Resources"]].index(folded(setup.vm_name)) + 1
+        if setup.coordination == "single":
             assert len(item["Resources"]) == 1, "an event of others as well"
-        if house.coordination != "leader" or k == 1:
+        if setup.coordination != "leader" or k == 1:
             return
         assert item.get("EventSource") == "User", "a platform's event by one who is not first"
-        assert house.takeover_after is not None, "by one who is not first"
+        assert setup.takeover_after is not None, "by one who is not first"
         waited = post.true - self._first[folded(item["EventId"])]
-        assert waited >= (k - 1) * house.takeover_after, "before its turn"
+        assert waited >= (k - 1) * setup.takeover_after, "before its turn"
 
-    def ought_to_be_accepted(self, house: oracle.House) -> set[str]:
+    def ought_to_be_accepted(self, setup: oracle.PolicySetup) -> set[str]:
         """After a long and peaceful time: what is to be approved by this VM."""
         found = set()
         busy = self.lived.begun | self.lived.accepted
@@ -217,6 +217,6 @@ class Reading:
             key = folded(item["EventId"])
             others = any(folded(other["EventId"]) in busy - {key} for other in self.events)
             ripe = oracle.Past(False, 1e9, 1e9, key in self.lived.begun, others=others)
-            if oracle.judge(self.events, place, house, ripe) == ("approve", ""):
+            if oracle.judge(self.events, place, setup, ripe) == ("approve", ""):
                 found.add(key)
         return found

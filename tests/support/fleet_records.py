@@ -13,7 +13,7 @@ from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, fleet_scenar
 from deploy.consumers.python.event_summaries.join import event_summary
 from deploy.consumers.python.event_summaries.record import Fact, read
 from exporter.agent.delivery import Delivery
-from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.engine import ReplayEngine, ReplayOptions
 from exporter.commands.replay.inputs import scenario_plan
 from exporter.core.policy import Policy
 from exporter.core.records import Record
@@ -39,12 +39,12 @@ def recorded() -> Sequence[bytes]:
     bodies = [*every_kind().values()]
     for name in ("demo", "live-migration", "host-agent-maintenance"):
         plan = scenario_plan(load(name), 1.0)
-        options = Options(Policy(), 1.0, lambda _, __, found: found)
+        options = ReplayOptions(Policy(), 1.0, lambda _, __, found: found)
         bodies += (record.to_json() for record in ReplayEngine(plan, options).run())
     return tuple(bodies)
 
 
-def told_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:
+def recorded_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:
     """What the real agents of a scale set tell of events that name all of them, from the first sight to the end."""
     fleet = Fleet(folder, fleet_scenario(vms, events, what, shared=True))
     try:

@@ -107,7 +107,7 @@ class Sheet:
     decided: bool = False
     """This process read a document, and so decided about its events."""
     lives: dict[str, Life] = field(default_factory=dict)
-    whose: dict[str, str] = field(default_factory=dict)
+    ownership: dict[str, str] = field(default_factory=dict)
     """By key "ours" or "theirs", as last known."""
     accepted: dict[str, float] = field(default_factory=dict)
 
@@ -124,22 +124,22 @@ class Sheet:
         self.items, self.number = oracle.read(body), number
         self.flowing = self.flowing or bool(self.items)
         before, self.lives = self.lives, {}
-        whose, self.whose = self.whose, {}
+        ownership, self.ownership = self.ownership, {}
         for key, item in self.events().items():
-            known, life = whose.get(key, ""), before.get(key) or Life(wall)
+            known, life = ownership.get(key, ""), before.get(key) or Life(wall)
             names = life.names
             twins = [other for other in self.items if key_of(other) == key]
             life.reads(item, self.times, twins)
             statuses = [twin.get("EventStatus") for twin in twins]
             if "Started" in statuses and life.started is None:
                 life.started = wall
-            self.whose[key] = self._whose(known, life.names, life.names != names, vm_name)
-            if known == "theirs" != self.whose[key] and not self.everything:  # first seen now, as what it is now
+            self.ownership[key] = self._ownership(known, life.names, life.names != names, vm_name)
+            if known == "theirs" != self.ownership[key] and not self.everything:  # first seen now, as what it is now
                 life.first = wall
                 life.started = None if life.started is None else wall
             self.lives[key] = life
 
-    def _whose(self, known: str, names: list[str] | None, moved: bool, vm_name: str) -> str:
+    def _ownership(self, known: str, names: list[str] | None, moved: bool, vm_name: str) -> str:
         """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
         if vm_name and names is not None:
             return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"

@@ -64,11 +64,11 @@ def _renamed(body: bytes, record: dict[str, Any], name: str) -> bytes:
 def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
     data, summary = found["data"], found["data"]["summary"]
 
-    def told(**members: Any) -> bytes:
+    def recorded(**members: Any) -> bytes:
         return json.dumps({**found, **members}).encode()
 
     def in_data(**members: Any) -> bytes:
-        return told(data={**data, **members})
+        return recorded(data={**data, **members})
 
     def in_summary(**members: Any) -> bytes:
         return in_data(summary={**summary, **members})
@@ -85,7 +85,7 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
         "deep event": placed(in_data(event=PLACE), nested(DEEP)),
         "deep VM": placed(in_data(vm=PLACE), nested(DEEP)),
         "deep text": placed(in_data(message=PLACE), nested(DEEP)),
-        "deep attribute": placed(told(extension=PLACE), nested(DEEP)),
+        "deep attribute": placed(recorded(extension=PLACE), nested(DEEP)),
         "deep nothing": b"[" * DEEP,
         "another's members in the summary": in_summary(**STOLEN),
         "another's members in the data": in_data(**{key: value for key, value in STOLEN.items() if key not in data}),
@@ -103,9 +103,9 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
         "text for a time": in_summary(gone_at="yesterday"),
         "list for the summary": in_data(summary=[summary]),
         "no summary": in_data(summary=None),
-        "text for the data": told(data=text),
-        "list for the data": told(data=[data]),
-        "no data": told(data=None),
+        "text for the data": recorded(data=text),
+        "list for the data": recorded(data=[data]),
+        "no data": recorded(data=None),
         "list for the event": in_data(event=[data["event"]]),
         "no VM": in_data(vm=None),
         "half a character": in_data(message="\ud800", vm={"name": "\udfff"}),
@@ -118,12 +118,12 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
         "nothing": b"",
         "null": b"null",
         "list": b"[]",
-        "large": told(padding="x" * 900_000),
+        "large": recorded(padding="x" * 900_000),
         "large summary": in_summary(x="x" * 900_000),
-        "local time": told(time="2026-03-04T05:06:07"),
-        "time of a calendar": told(time="Wed, 04 Mar 2026 05:06:07 GMT"),
-        "number for a time": told(time=1),
-        "long name": told(id="x" * 5_000),
+        "local time": recorded(time="2026-03-04T05:06:07"),
+        "time of a calendar": recorded(time="Wed, 04 Mar 2026 05:06:07 GMT"),
+        "number for a time": recorded(time=1),
+        "long name": recorded(id="x" * 5_000),
     }  # fmt: skip
 
 

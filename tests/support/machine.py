@@ -27,10 +27,10 @@ class Missing(Exception):
 
 def must(*command: str, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
     """What a command printed that has to succeed, with these variables beside this process' own. Raises Missing."""
-    told = {**os.environ, **(environ or {})}
+    recorded = {**os.environ, **(environ or {})}
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=told, cwd=folder
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=recorded, cwd=folder
         )
     except FileNotFoundError as error:
         raise Missing(f"{error.filename} is missing here") from error

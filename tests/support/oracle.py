@@ -19,7 +19,7 @@ MISSING = object()
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class House(Struct, frozen=True):
+class PolicySetup(Struct, frozen=True):
     """The owner's wishes, in the words of the settings file, and what the machine looks like just now."""
 
     mode: str = "enforce"
@@ -135,15 +135,15 @@ def is_iso(text: str) -> bool:
     return True
 
 
-def judge(events: list[Any], index: int, house: House, past: Past) -> tuple[str, str]:
+def judge(events: list[Any], index: int, setup: PolicySetup, past: Past) -> tuple[str, str]:
     """The verdict on one element of `Events`, and the reason: ("approve", "") or ("hold", reason)."""
     for reason, applies in QUESTIONS:
-        if applies(events, index, house, past):
+        if applies(events, index, setup, past):
             return "hold", reason
     return "approve", ""
 
 
-Question = Callable[[list[Any], int, House, Past], bool]
+Question = Callable[[list[Any], int, PolicySetup, Past], bool]
 
 
 def get(events: list[Any], index: int, name: str) -> Any:
@@ -168,12 +168,12 @@ def resources(events: list[Any], index: int) -> list[str] | None:
     return names
 
 
-def off(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def off(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """Approvals are switched off."""
-    return house.mode == "off"
+    return setup.mode == "off"
 
 
-def not_scheduled(events: list[Any], index: int, _house: House, past: Past) -> bool:
+def not_scheduled(events: list[Any], index: int, _setup: PolicySetup, past: Past) -> bool:
     """The event is not, or no longer, Scheduled; Started is also one whose id stands there again as Started."""
     own = events[index]["EventId"]
     twins = [event for event in events if isinstance(event, dict) and isinstance(event.get("EventId"), str)]
@@ -181,25 +181,25 @@ def not_scheduled(events: list[Any], index: int, _house: House, past: Past) -> b
     return past.started or begun or bool(get(events, index, "EventStatus") != "Scheduled")
 
 
-def identity_unknown(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def identity_unknown(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """The name of this VM is not known."""
-    return not house.vm_name
+    return not setup.vm_name
 
 
-def identity_conflict(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def identity_conflict(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """Azure calls this VM otherwise than the settings do."""
-    return house.conflict
+    return setup.conflict
 
 
-def not_this_vm(events: list[Any], index: int, house: House, past: Past) -> bool:
+def not_this_vm(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
     """The event names other VMs alone, as far as its names could be read last."""
     names = resources(events, index)
     if names is None:
         return past.theirs
-    return not any(same(name, house.vm_name) for name in names)
+    return not any(same(name, setup.vm_name) for name in names)
 
 
-def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def malformed(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """What the rules ask about cannot be read, or the id of the event stands in the document twice."""
     if not clean(get(events, index, "EventType")) or resources(events, index) is None:
         return True
@@ -210,7 +210,7 @@ def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:
         other_id = other.get("EventId") if isinstance(other, dict) else None
         if place != index and isinstance(other_id, str) and same(other_id, own):
             return True
-    for rule in house.rules:
+    for rule in setup.rules:
         if asks_for_unreadable(rule, events, index):
             return True
         if fits(rule, events, index):
@@ -238,67 +238,67 @@ def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
     return not ("max_duration" in rule and (duration < 0 or duration > rule["max_duration"]))
 
 
-def unknown_type(events: list[Any], index: int, _house: House, _past: Past) -> bool:
+def unknown_type(events: list[Any], index: int, _setup: PolicySetup, _past: Past) -> bool:
     """The event is of a type, or for a resource, that is not known."""
     known = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
     return get(events, index, "EventType") not in known or get(events, index, "ResourceType") != "VirtualMachine"
 
 
-def already_approved(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+def already_approved(_events: list[Any], _index: int, _setup: PolicySetup, past: Past) -> bool:
     """A POST was accepted before."""
     return past.approved
 
 
-def source_reset(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+def source_reset(_events: list[Any], _index: int, _setup: PolicySetup, past: Past) -> bool:
     """The number of the document went down."""
     return past.reset
 
 
-def rule_of(events: list[Any], index: int, house: House) -> dict[str, Any] | None:
+def rule_of(events: list[Any], index: int, setup: PolicySetup) -> dict[str, Any] | None:
     """The first rule that fits; None where there is none."""
-    return next((rule for rule in house.rules if fits(rule, events, index)), None)
+    return next((rule for rule in setup.rules if fits(rule, events, index)), None)
 
 
-def no_rule(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def no_rule(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """No rule fits."""
-    return rule_of(events, index, house) is None
+    return rule_of(events, index, setup) is None
 
 
-def several_resources(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def several_resources(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """The event is for several VMs, and only events of one VM may be approved."""
-    return house.coordination == "single" and len(get(events, index, "Resources")) > 1
+    return setup.coordination == "single" and len(get(events, index, "Resources")) > 1
 
 
-def not_leader(events: list[Any], index: int, house: House, past: Past) -> bool:
+def not_leader(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
     """It is the turn of another VM of the event."""
-    if house.coordination != "leader":
+    if setup.coordination != "leader":
         return False
     names = get(events, index, "Resources")
     k = 1
-    while not same(names[k - 1], house.vm_name):
+    while not same(names[k - 1], setup.vm_name):
         k += 1
     if k == 1:
         return False
-    if house.takeover_after is None or get(events, index, "EventSource") != "User":
+    if setup.takeover_after is None or get(events, index, "EventSource") != "User":
         return True
-    return past.seconds_known < (k - 1) * house.takeover_after
+    return past.seconds_known < (k - 1) * setup.takeover_after
 
 
-def settling(events: list[Any], index: int, house: House, past: Past) -> bool:
+def settling(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
     """The event has not stood unchanged for as long as the rule asks."""
-    rule = rule_of(events, index, house) or {}
+    rule = rule_of(events, index, setup) or {}
     return bool(past.seconds_unchanged < rule.get("settle", 0))
 
 
-def not_prepared(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def not_prepared(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """The file that the rule asks for is not there."""
-    path = (rule_of(events, index, house) or {}).get("require_file")
+    path = (rule_of(events, index, setup) or {}).get("require_file")
     if not path:
         return False
     event_id = events[index]["EventId"]
     if "{event_id}" in path and not plain(event_id):
         return True
-    return house.file(path.replace("{event_id}", event_id)) != "present"
+    return setup.file(path.replace("{event_id}", event_id)) != "present"
 
 
 def plain(event_id: str) -> bool:
@@ -306,9 +306,9 @@ def plain(event_id: str) -> bool:
     return event_id.isascii() and event_id[0] not in "._-" and all(it.isalnum() or it in "._-" for it in event_id)
 
 
-def not_quiet(events: list[Any], index: int, house: House, past: Past) -> bool:
+def not_quiet(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
     """The rule asks for quiet, and another event is more than Scheduled, or approved and not over."""
-    if not (rule_of(events, index, house) or {}).get("when_quiet"):
+    if not (rule_of(events, index, setup) or {}).get("when_quiet"):
         return False
     if past.others:
         return True
@@ -316,18 +316,18 @@ def not_quiet(events: list[Any], index: int, house: House, past: Past) -> bool:
     return not all(isinstance(event, dict) and event.get("EventStatus") == "Scheduled" for event in others)
 
 
-def too_many_resources(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def too_many_resources(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """The event is for more VMs than the rule allows."""
-    most = (rule_of(events, index, house) or {}).get("max_resources")
+    most = (rule_of(events, index, setup) or {}).get("max_resources")
     return most is not None and len(get(events, index, "Resources")) > most
 
 
-def out_of_hours(events: list[Any], index: int, house: House, _past: Past) -> bool:
+def out_of_hours(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
     """The rule is for other hours, or other days, than what a clock on the wall of its zone shows."""
-    rule = rule_of(events, index, house) or {}
+    rule = rule_of(events, index, setup) or {}
     if "between" not in rule and "days" not in rule:
         return False
-    return house.now is None or not open_at(house.now, **{key: rule[key] for key in HOURS if key in rule})
+    return setup.now is None or not open_at(setup.now, **{key: rule[key] for key in HOURS if key in rule})
 
 
 HOURS = ("between", "days", "timezone")
@@ -366,19 +366,19 @@ def weekday(date: str) -> str:
     return WEEK[(datetime.fromisoformat(date) - datetime.fromisoformat("2001-01-01")).days % 7]
 
 
-def held(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def held(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """The hold file is there, or cannot be looked for."""
-    return bool(house.hold_file) and house.file(house.hold_file) != "absent"
+    return bool(setup.hold_file) and setup.file(setup.hold_file) != "absent"
 
 
-def unwritable(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def unwritable(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """The disk takes nothing, so no decision can be kept."""
-    return not house.writable
+    return not setup.writable
 
 
-def dry_run(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+def dry_run(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
     """All would be approved, but nothing is sent."""
-    return house.mode == "dry-run"
+    return setup.mode == "dry-run"
 
 
 QUESTIONS: tuple[tuple[str, Question], ...] = (

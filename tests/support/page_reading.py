@@ -12,7 +12,7 @@ from exporter.core.snapshot import Status
 from exporter.core.state import Instant
 from exporter.page.view import render_page
 from tests.support.status_reading import answered
-from tests.support.statuses import NOON, Story
+from tests.support.statuses import NOON, EventScenario
 
 VOID = {"meta", "link", "br"}
 
@@ -68,7 +68,7 @@ def read(page: bytes) -> Element:
     return reader.open[0]
 
 
-def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
+def shown(status: Status, later: float = 0.0, at: EventScenario | None = None) -> Element:
     """The page of a status, made of its answer for machines, so many seconds after its last poll, or after the last
     moment of the story `at`."""
     moment = at.now if at else (status.state.process.source.last_poll or NOON)

@@ -110,8 +110,8 @@ class Daemon:
 
     def get(self, path: str, **parameters: object) -> Any:
         """The JSON answer to a GET."""
-        told = {name: str(value) for name, value in parameters.items()}
-        answer = httpx.get(self.url + path, params=told, timeout=30, verify=NO_TLS)
+        recorded = {name: str(value) for name, value in parameters.items()}
+        answer = httpx.get(self.url + path, params=recorded, timeout=30, verify=NO_TLS)
         return answer.raise_for_status().json()
 
     def query(self, expression: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.commands.check.probe import Probe, run_probes
-from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
+from exporter.commands.check.report import Finding, FindingVerdict, ProbeEnvironment, Timeouts
 from exporter.config.schema import Settings
 from tests.support.configuration import loaded
 from tests.support.lines import rejoined
@@ -28,7 +28,7 @@ def findings_of(probe: Probe, settings: Settings, environment: ProbeEnvironment 
     return list(run_probes(settings, environment, {"tried": probe}))
 
 
-def sentence_of(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str) -> str:
+def sentence_of(findings: Sequence[Finding], verdict: FindingVerdict, topic: str, *words: str) -> str:
     """The one sentence about that topic, which holds these words; fails when there is none or another verdict."""
     of_topic = [finding for finding in findings if finding.topic == topic]
     assert [finding.verdict for finding in of_topic] == [verdict], findings
@@ -71,6 +71,6 @@ def printed_line(process: subprocess.CompletedProcess[str], topic: str) -> str:
     """What the process said about that topic, verdict first."""
     assert process.stderr == ""
     lines = [line.split() for line in rejoined(process.stdout).splitlines()]
-    of_topic = [words for words in lines if words[1:2] == [topic] and words[0] in tuple(Verdict)]
+    of_topic = [words for words in lines if words[1:2] == [topic] and words[0] in tuple(FindingVerdict)]
     assert len(of_topic) == 1, process.stdout
     return " ".join(of_topic[0])

@@ -58,7 +58,7 @@ started = factories.as_started
 document = factories.document
 
 
-class Story:
+class EventScenario:
     """Documents one after the other, a second apart unless told; `state` and `transitions` are what the core made."""
 
     def __init__(self, at: datetime = NOON) -> None:
@@ -145,51 +145,51 @@ class Story:
         )
 
 
-def empty_story() -> Story:
+def empty_scenario() -> EventScenario:
     """Ten quiet minutes: nothing is planned, and the service has long warmed up."""
-    story = Story()
-    story.read()
-    story.wait(600)
-    return story
+    scenario = EventScenario()
+    scenario.read()
+    scenario.wait(600)
+    return scenario
 
 
-def scheduled_story() -> Story:
+def scheduled_scenario() -> EventScenario:
     """Two events of ours, one of a neighbour, all still to come."""
-    story = Story()
-    story.read()
-    story.wait(5)
-    story.read(FREEZE, REBOOT, {**FREEZE, "EventId": "neighbour", "Resources": ["shop-web_9"]})
-    return story
+    scenario = EventScenario()
+    scenario.read()
+    scenario.wait(5)
+    scenario.read(FREEZE, REBOOT, {**FREEZE, "EventId": "neighbour", "Resources": ["shop-web_9"]})
+    return scenario
 
 
-def started_story() -> Story:
+def started_scenario() -> EventScenario:
     """A freeze that we approved has started; a reboot comes."""
-    story = scheduled_story()
-    story.approved(FREEZE["EventId"], "short-freeze")
-    story.read(started(FREEZE), REBOOT, after=4)
-    return story
+    scenario = scheduled_scenario()
+    scenario.approved(FREEZE["EventId"], "short-freeze")
+    scenario.read(started(FREEZE), REBOOT, after=4)
+    return scenario
 
 
-def closed_story() -> Story:
+def closed_scenario() -> EventScenario:
     """A freeze came, was approved by us, started, and is over; a reboot was canceled."""
-    story = started_story()
-    story.read(REBOOT, after=6)
-    story.read(after=30)
-    story.wait(300)
-    return story
+    scenario = started_scenario()
+    scenario.read(REBOOT, after=6)
+    scenario.read(after=30)
+    scenario.wait(300)
+    return scenario
 
 
-def crowded_story(count: int = 60) -> Story:
+def crowded_scenario(count: int = 60) -> EventScenario:
     """Many events of this VM at once, the last ones to start soonest."""
-    story = Story()
-    story.read()
+    scenario = EventScenario()
+    scenario.read()
     events = []
     for place in range(count):
         time = (NOON + timedelta(hours=24, minutes=-place)).strftime("%a, %d %b %Y %H:%M:%S GMT")
         kind = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "Levitate")[place % 6]
         events.append({**FREEZE, "EventId": f"event-{place:04}", "EventType": kind, "NotBefore": time})
-    story.read(*events)
-    return story
+    scenario.read(*events)
+    return scenario
 
 
 def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
@@ -200,12 +200,12 @@ def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
     )
 
 
-def failing_status(story: Story) -> Status:
+def failing_status(scenario: EventScenario) -> Status:
     """The source has not answered for a minute; what is known of events is a minute old."""
-    last = story.now
-    story.seconds += 60
-    source = SourceStatus(False, story.now, Instant(last), "timeout", Instant(last + timedelta(seconds=1)))
-    return story.status(source=source, destinations=outputs(story.now))
+    last = scenario.now
+    scenario.seconds += 60
+    source = SourceStatus(False, scenario.now, Instant(last), "timeout", Instant(last + timedelta(seconds=1)))
+    return scenario.status(source=source, destinations=outputs(scenario.now))
 
 
 def with_source(status: Status, source: SourceStatus) -> Status:

@@ -18,7 +18,7 @@ from pathlib import Path
 from exporter.log.log import Log
 from exporter.web.config import WebConfig
 from exporter.web.connection import Limits
-from exporter.web.responses import Accept, Response
+from exporter.web.responses import Accept, WebResponse
 from exporter.web.server import WebServer
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,13 +37,13 @@ class Pages:
         self.asked: list[tuple[str, Accept]] = []
         self._metrics = before + METRICS
 
-    def respond(self, path: str, accept: Accept) -> Response:
+    def respond(self, path: str, accept: Accept) -> WebResponse:
         self.asked.append((path, accept))
         if path != "/metrics":
-            return Response(200, "text/plain; charset=utf-8", b"fine\n")
+            return WebResponse(200, "text/plain; charset=utf-8", b"fine\n")
         if accept == "text":
-            return Response(200, TEXT, self._metrics)
-        return Response(200, OPENMETRICS, self._metrics + b"# EOF\n")
+            return WebResponse(200, TEXT, self._metrics)
+        return WebResponse(200, OPENMETRICS, self._metrics + b"# EOF\n")
 
 
 def config(folder: Path, text: str) -> WebConfig:

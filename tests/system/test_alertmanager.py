@@ -45,8 +45,8 @@ def _amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _routed(receiver: str, **labels: str) -> None:
-    told = [f"{name}={value}" for name, value in labels.items()]
-    done = _amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *told)
+    recorded = [f"{name}={value}" for name, value in labels.items()]
+    done = _amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *recorded)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -103,8 +103,8 @@ def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict
 def test_an_owner_hears_of_a_subscription_what_mutes_the_alerts_of_his_vms(alert: str) -> None:
     """An alert of a subscription has no owner's tag: it reaches the owners with a route, and the operators."""
     name = f"AzureScheduledEvents{alert}"
-    told = {"critical": "shop-on-call,on-call", "warning": "shop,operators"}[SEVERITY[name]]
-    _routed(told, alertname=name, severity=SEVERITY[name], scope="subscription")
+    recorded = {"critical": "shop-on-call,on-call", "warning": "shop,operators"}[SEVERITY[name]]
+    _routed(recorded, alertname=name, severity=SEVERITY[name], scope="subscription")
 
 
 VM: Final = {
@@ -119,7 +119,7 @@ SET: Final = {name: VM[name] for name in ("job", "subscription_id", "resource_gr
 
 
 @pytest.mark.parametrize(
-    ("muting", "muted", "told"),
+    ("muting", "muted", "recorded"),
     [
         (
             {
@@ -151,7 +151,7 @@ SET: Final = {name: VM[name] for name in ("job", "subscription_id", "resource_gr
     ids=["another's owner", "another environment", "the same environment", "another cluster"],
 )
 def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
-    muting: dict[str, str], muted: dict[str, str], told: dict[str, int], tmp_path: Path
+    muting: dict[str, str], muted: dict[str, str], recorded: dict[str, int], tmp_path: Path
 ) -> None:
     """What is muted is told to the same people in another way, or is about something else and is not muted."""
     begins = []
@@ -160,7 +160,7 @@ def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
         begins.append(frozenset({**alert, "alertname": name, "severity": SEVERITY[name]}.items()))
     scenario = Scenario("two alerts", 3, 1, lambda _: None)
     _, heard = play(scenario, [Change(0.0, begins, [])], 480.0, tmp_path)
-    assert {receiver: count for (receiver, state), count in heard.items() if state == "firing"} == told
+    assert {receiver: count for (receiver, state), count in heard.items() if state == "firing"} == recorded
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
     """The service that holds the configuration is the one that Prometheus sends its alerts to."""
     services = yaml.safe_load((CONFIG.parent / "compose.yaml").read_text(encoding="utf-8"))["services"]
     assert "./alertmanager.yml:/etc/alertmanager/alertmanager.yml:ro" in services["alertmanager"]["volumes"]
-    told = yaml.safe_load((CONFIG.parent / "prometheus.yml").read_text(encoding="utf-8"))
-    assert told["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
+    recorded = yaml.safe_load((CONFIG.parent / "prometheus.yml").read_text(encoding="utf-8"))
+    assert recorded["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
 
 
 @pytest.mark.linux("runs the documented line in a shell")
@@ -241,8 +241,8 @@ def test_the_table_of_a_month_has_its_scenarios_and_their_sums() -> None:
     section = text.partition("## Notifications in a month\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
     scenarios = [row for row in rows[2:] if not row[0].startswith("**")]
-    told = [(name, int(times), must) for name, _, times, _, _, _, must in scenarios]
-    assert told == [(scenario.name, scenario.times, scenario.must or "none") for scenario in SCENARIOS]
+    recorded = [(name, int(times), must) for name, _, times, _, _, _, must in scenarios]
+    assert recorded == [(scenario.name, scenario.times, scenario.must or "none") for scenario in SCENARIOS]
     messages, pages = (sum(int(row[2]) * int(row[column]) for row in scenarios) for column in (4, 5))
     sums = [[cell.strip("*") for cell in row if cell.startswith("**")] for row in rows[-2:]]
     assert sums == [

@@ -16,7 +16,7 @@ import pytest
 
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.dashboards_world import RULES
+from tests.support.dashboards_environment import RULES
 from tests.support.factories import azure_event
 from tests.support.peers import Webhook, alertmanager, prometheus, scrape, until
 
@@ -27,8 +27,8 @@ CALM: Final[dict[str, Any]] = {"DocumentIncarnation": 3, "Events": []}
 
 def _reboot_soon() -> dict[str, Any]:
     soon = datetime.now(UTC) + timedelta(minutes=5)
-    told = "Host server is undergoing maintenance."
-    event = azure_event("602d9444-d2cd-49c7-8624-8643e7171297", "Reboot", ["vm-1"], soon, Description=told)
+    recorded = "Host server is undergoing maintenance."
+    event = azure_event("602d9444-d2cd-49c7-8624-8643e7171297", "Reboot", ["vm-1"], soon, Description=recorded)
     return {"DocumentIncarnation": 2, "Events": [event]}
 
 
@@ -52,7 +52,7 @@ def _agent(source: str, folder: Path) -> Iterator[str]:
         process.stderr.close()
 
 
-def _told(hook: Webhook, status: str) -> dict[str, dict[str, Any]]:
+def _recorded(hook: Webhook, status: str) -> dict[str, dict[str, Any]]:
     return {alert["labels"]["alertname"]: alert for alert in hook.alerts(status)}
 
 
@@ -74,10 +74,10 @@ def test_a_reboot_reaches_the_pager_and_is_taken_back(tmp_path: Path) -> None:
         until(lambda: server.query("azure_scheduled_events_up == 1"), seconds=60)
         assert not hook.received
         service.set_document(_reboot_soon())
-        until(lambda: set(_told(hook, "firing")) >= NAMES, seconds=60)
-        imminent = _told(hook, "firing")["AzureScheduledEventsMaintenanceImminent"]
+        until(lambda: set(_recorded(hook, "firing")) >= NAMES, seconds=60)
+        imminent = _recorded(hook, "firing")["AzureScheduledEventsMaintenanceImminent"]
         assert imminent["annotations"]["summary"] == "Maintenance of vm-1 is imminent: Reboot"
         assert "may start in 4m" in imminent["annotations"]["description"]
         service.set_document(CALM)
-        until(lambda: set(_told(hook, "resolved")) >= NAMES, seconds=60)
-        assert set(_told(hook, "firing")) == NAMES
+        until(lambda: set(_recorded(hook, "resolved")) >= NAMES, seconds=60)
+        assert set(_recorded(hook, "firing")) == NAMES

@@ -24,7 +24,7 @@ from benchmarks.peers import Peers
 from benchmarks.reaction import of_agent, of_baseline
 from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
-from tests.support.dashboards_world import RULES, load, panels
+from tests.support.dashboards_environment import RULES, load, panels
 
 
 def test_reactions_are_measured_for_the_agent_and_the_baseline() -> None:

@@ -14,51 +14,51 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.agent_world import DESTINATIONS
-from tests.support.crash_world import APPROVED
+from tests.support.agent_environment import DESTINATIONS
+from tests.support.crash_scenario import APPROVED
 from tests.support.effort import Tried, examples
 
 pytestmark = pytest.mark.linux("forks a life for each crash")
 
 SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
-RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", examples(8)))
+RANDOM_SCENARIOS: Final = int(os.environ.get("CRASH_STORIES", examples(8)))
 
 
-class Stories:
+class CrashScenarios:
     """The program of `crash_world`, asked story by story."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.crash_world"],
+            [sys.executable, "-m", "tests.support.crash_scenario"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def tell(self, *kills: int) -> dict[str, Any]:
+    def run(self, *kills: int) -> dict[str, Any]:
         Tried.example(steps=len(kills))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"kills": kills}), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         assert answer, "the program ended"
-        told: dict[str, Any] = json.loads(answer)
-        return told
+        recorded: dict[str, Any] = json.loads(answer)
+        return recorded
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
-def stories() -> Iterator[Stories]:
-    told = Stories()
-    yield told
-    told.close()
+def scenarios() -> Iterator[CrashScenarios]:
+    recorded = CrashScenarios()
+    yield recorded
+    recorded.close()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(stories: Stories) -> dict[str, Any]:
-    return stories.tell()
+def undisturbed(scenarios: CrashScenarios) -> dict[str, Any]:
+    return scenarios.run()
 
 
 def facts(sent: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, ...]]]:
@@ -75,16 +75,16 @@ def facts(sent: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, ...]]]:
     return dict(found)
 
 
-def check(told: dict[str, Any], undisturbed: dict[str, Any]) -> None:
+def check(recorded: dict[str, Any], undisturbed: dict[str, Any]) -> None:
     """The invariants of one story."""
     for name in DESTINATIONS:
-        found = facts(told["sent"][name])
+        found = facts(recorded["sent"][name])
         assert found == facts(undisturbed["sent"][name]), "lost, doubled under another id, or out of order"
-        copies = len(told["sent"][name]) - len({line[0] for line in told["sent"][name]})
-        assert copies <= 3 * (told["lives"] - 1), "an acknowledged record was sent again without a crash"
-    ids = {name: {line[0] for line in told["sent"][name]} for name in DESTINATIONS}
+        copies = len(recorded["sent"][name]) - len({line[0] for line in recorded["sent"][name]})
+        assert copies <= 3 * (recorded["lives"] - 1), "an acknowledged record was sent again without a crash"
+    ids = {name: {line[0] for line in recorded["sent"][name]} for name in DESTINATIONS}
     assert ids["event_hubs"] == ids["otlp"]
-    posts = told["posts"]
+    posts = recorded["posts"]
     assert {post[0] for post in posts} == set(APPROVED.values()), "an approval was lost, or one too many"
     for event_id, _, decided, accepted in posts:
         assert decided, f"{event_id} was POSTed before its decision was on disk"
@@ -92,8 +92,8 @@ def check(told: dict[str, Any], undisturbed: dict[str, Any]) -> None:
     for event_id in APPROVED.values():
         times = [at for found, at, _, _ in posts if found == event_id]
         assert all(later - earlier >= 5 for earlier, later in pairwise(times)), "sooner than its backoff"
-        assert len(times) <= told["lives"]
-    assert not [name for name in told["left"] if ".corrupt-" in name]
+        assert len(times) <= recorded["lives"]
+    assert not [name for name in recorded["left"] if ".corrupt-" in name]
 
 
 def test_undisturbed(undisturbed: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def test_undisturbed(undisturbed: dict[str, Any]) -> None:
     check(undisturbed, undisturbed)
 
 
-def test_killed_at_every_kind_of_boundary(stories: Stories, undisturbed: dict[str, Any]) -> None:
+def test_killed_at_every_kind_of_boundary(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
     """At the first and the last crossing of each boundary, and at each one around an approval, nothing is lost."""
     trace: list[str] = undisturbed["trace"]
     points = {trace.index(name) + 1 for name in set(trace)}
@@ -117,26 +117,26 @@ def test_killed_at_every_kind_of_boundary(stories: Stories, undisturbed: dict[st
             points |= set(range(index - 5, index + 8))
     assert len(points) >= 20
     for point in sorted(points):
-        told = stories.tell(point)
-        assert told["lives"] == 2, point
-        check(told, undisturbed)
+        recorded = scenarios.run(point)
+        assert recorded["lives"] == 2, point
+        check(recorded, undisturbed)
 
 
-def test_killed_at_every_second(stories: Stories, undisturbed: dict[str, Any]) -> None:
+def test_killed_at_every_second(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
     """Evenly over the whole story, wherever that falls."""
     boundaries = len(undisturbed["trace"])
     for point in range(3, boundaries, max(1, boundaries // 25)):
-        check(stories.tell(point), undisturbed)
+        check(scenarios.run(point), undisturbed)
 
 
-def test_killed_again_and_again(stories: Stories, undisturbed: dict[str, Any]) -> None:
+def test_killed_again_and_again(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
     """Several crashes in one story, at random boundaries (CRASH_SEED, CRASH_STORIES)."""
     chance = random.Random(SEED)  # noqa: S311  # where to crash is no secret
     boundaries = len(undisturbed["trace"])
-    for number in range(RANDOM_STORIES):
+    for number in range(RANDOM_SCENARIOS):
         kills = [chance.randint(1, boundaries) for _ in range(chance.randint(2, 6))]
-        told = stories.tell(*kills)
+        recorded = scenarios.run(*kills)
         try:
-            check(told, undisturbed)
+            check(recorded, undisturbed)
         except AssertionError as error:
             raise AssertionError(f"story {number}: kills {kills}: {error}") from error

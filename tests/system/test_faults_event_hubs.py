@@ -11,8 +11,8 @@ import pytest
 from exporter.agent.suspects import CERTAIN
 from exporter.core.records import Record
 from exporter.simulator.event_hubs.broker import Broker
-from tests.support.agent_world import Clock
-from tests.support.delivery_world import Line, in_order, stories
+from tests.support.agent_environment import Clock
+from tests.support.delivery_environment import Line, in_order, scenarios
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.eventhubs_target import a_record, at_once, destination
 from tests.support.ports import reserved_port
@@ -49,7 +49,7 @@ def test_every_weather_passes(tmp_path: Path) -> None:
     def through(fault: str) -> tuple[bool, int, int, int]:
         folder = tmp_path / fault.replace(":", "-").replace("*", "-")
         with Broker() as broker, Line(folder, destination(broker, deadline=1.5)) as line:
-            wanted = stories()
+            wanted = scenarios()
             line.put(*wanted)
             line.turn()  # a first batch in good weather
             broker.faults.add(fault)

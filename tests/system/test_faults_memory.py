@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from exporter.simulator.event_hubs.broker import Broker
-from tests.support.agent_world import document
+from tests.support.agent_environment import document
 from tests.support.otlp_receiver import Hang, Receiver, attributes
 from tests.support.peers import until
 from tests.support.running import Run
@@ -39,7 +39,7 @@ GROWS: Final = "import time\nheld = []\nwhile True:\n    held.append(b'x' * (1 <
 EATERS: Final = 8
 """So many that none of them is as large as the agent when the limit is reached."""
 
-TOLD: Final = {"agent.started": 2, "scheduled": 1, "approval.decided": 1, "approval.accepted": 1, "ended": 1}
+RECORDED: Final = {"agent.started": 2, "scheduled": 1, "approval.decided": 1, "approval.accepted": 1, "ended": 1}
 """The records of a reboot that was approved before the kill and gone after it."""
 
 
@@ -170,7 +170,7 @@ def test_killed_for_memory_while_delivering(tmp_path: Path, request: pytest.Fixt
     kinds = {body["id"]: body["type"].removeprefix("azure_scheduled_event.").removesuffix(".v1") for body in stored}
     assert logged == set(kinds)
     # A machine that stalls adds words about that.
-    assert {kind: list(kinds.values()).count(kind) for kind in TOLD} == TOLD
+    assert {kind: list(kinds.values()).count(kind) for kind in RECORDED} == RECORDED
 
 
 @pytest.mark.linux("is about the scores of the kernel's out-of-memory killer")

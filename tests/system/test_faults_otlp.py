@@ -10,7 +10,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # gene
 
 from exporter.agent.suspects import CERTAIN
 from exporter.sinks.otlp.sink import OtlpDestination
-from tests.support.delivery_world import Line, in_order, stories
+from tests.support.delivery_environment import Line, in_order, scenarios
 from tests.support.eventhubs_target import a_record
 from tests.support.otlp_receiver import (
     PROTOBUF,
@@ -67,7 +67,7 @@ TRANSIENT: Final[dict[str, tuple[Action, str, bool]]] = {
 def test_no_transient_failure_loses_a_record(tmp_path: Path, name: str) -> None:
     """Whatever comes instead of a true success, the record is kept and sent again; all arrive in order, none parked."""
     action, reason, needs_operator = TRANSIENT[name]
-    wanted = stories()
+    wanted = scenarios()
     # A collector may have taken what it did not acknowledge well: such doubles have the same id.
     patience = 1.5 if reason == "timeout" else 20.0
     with Receiver(success(), action, action) as receiver, Line(tmp_path, target(receiver, patience)) as line:
@@ -172,7 +172,7 @@ def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_backlog_is_delivered_in_order_and_once(tmp_path: Path) -> None:
     """Three hundred records of an outage arrive once each, without a pause between them."""
-    wanted = stories(events=6, each=50)
+    wanted = scenarios(events=6, each=50)
     with Receiver(Reply(503)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
         line.go()

@@ -20,7 +20,7 @@ import pytest
 
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import document, event, queued_in, started
+from tests.support.agent_environment import document, event, queued_in, started
 from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.peers import need, until
 from tests.support.ports import reserved_port
@@ -31,7 +31,7 @@ if sys.platform != "win32":
     import resource
 
 ENFORCE = "--approval.mode=enforce"
-NOBODY = "--otlp.endpoint=http://127.0.0.1:9"
+UNREACHABLE = "--otlp.endpoint=http://127.0.0.1:9"
 HELD = {"decision": "hold", "reason": "outbox-unwritable", "rule": "user-initiated", "event_type": "Reboot"}
 REBOOTED = 5
 """Records of a start and a reboot: agent.started, scheduled, approval.decided, approval.accepted, started."""
@@ -64,7 +64,7 @@ def watched(
     """An agent that has read one quiet document."""
     with quiet() as service:
         service.set_document(document(5))
-        with Run(service.url, tmp_path, ENFORCE, NOBODY, *flags, prefix=prefix, environ=environ) as run:
+        with Run(service.url, tmp_path, ENFORCE, UNREACHABLE, *flags, prefix=prefix, environ=environ) as run:
             run.wait_for(lambda: run.get("/-/ready").status_code == 200)
             yield run, service
 
@@ -153,17 +153,17 @@ def test_removed_and_corrupted_while_running(tmp_path: Path) -> None:
         service.set_document(document(7, started(mine())))
         run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Started") == 1)
         assert run.stop() == 0
-        with Run(service.url, tmp_path, NOBODY) as again:
+        with Run(service.url, tmp_path, UNREACHABLE) as again:
             again.wait_for(lambda: again.get("/-/ready").status_code == 200)
             assert again.stop() == 0
     assert "agent.started" in [record.kind for record in queued_in(tmp_path / "outbox.db", "otlp")]
 
 
 @contextlib.contextmanager
-def slow_disk(run: Run, seconds: float, told: Path) -> Iterator[None]:
+def slow_disk(run: Run, seconds: float, recorded: Path) -> Iterator[None]:
     """Every fsync of the running agent takes so long, by strace, until the block ends; skips where none may trace."""
     delay = f"inject=fsync,fdatasync:delay_enter={round(seconds * 1e6)}"
-    command = [need("strace"), "-f", "-qq", "-I2", f"--output={told}", "-e", "trace=fsync,fdatasync", "-e", delay]
+    command = [need("strace"), "-f", "-qq", "-I2", f"--output={recorded}", "-e", "trace=fsync,fdatasync", "-e", delay]
     _skip_unless_traced([*command, "--attach"])
     strace = subprocess.Popen([*command, "--attach", str(run.process.pid)])
     try:
@@ -172,7 +172,7 @@ def slow_disk(run: Run, seconds: float, told: Path) -> Iterator[None]:
     finally:
         strace.terminate()
         strace.wait(30)
-    assert "DELAYED" in told.read_text(), "the disk was never asked to keep anything"
+    assert "DELAYED" in recorded.read_text(), "the disk was never asked to keep anything"
 
 
 def _skip_unless_traced(command: list[str]) -> None:
@@ -249,7 +249,7 @@ def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
 def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
     """On a machine without any network it starts, says what is missing, and ends in time."""
     prefix = namespaced("-rn")
-    with Run(url, tmp_path, NOBODY, prefix=prefix) as run:
+    with Run(url, tmp_path, UNREACHABLE, prefix=prefix) as run:
         run.wait_for(lambda: any(f"reason={reason}" in line for line in run.said("poll.failed")))
         assert run.stop() == 0
 
@@ -342,5 +342,5 @@ def test_log_on_a_full_disk_and_with_room_again(tmp_path: Path) -> None:
     assert len(torn) <= 1, "the one that was half written when the disk was full"
     found = [json.loads(line) for number, line in enumerate(lines) if number not in torn]
     (missing,) = [each["lines"] for each in found if each["event"] == "log.lines_lost"]
-    told = sum(each["event"] in ("scheduled", "approval.decided", "approval.accepted") for each in found)
-    assert told + missing >= 3 * 30
+    recorded = sum(each["event"] in ("scheduled", "approval.decided", "approval.accepted") for each in found)
+    assert recorded + missing >= 3 * 30

@@ -12,15 +12,15 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.agent.ports import Options
+from exporter.agent.ports import AgentOptions
 from tests.core.test_invariants import DEFAULT, GENEROUS, HOLD, RULES, Files, policy_of
 from tests.support import oracle
 from tests.support.effort import LONG, MEMORY, Tried, examples
 from tests.support.fleet_edges import BOUNDARIES
-from tests.support.fleet_world import Fleet
+from tests.support.fleet_environment import Fleet
 
 Happening = tuple[str, tuple[Any, ...]]
-Story = list[tuple[Happening, tuple[int, float]]]
+Scenario = list[tuple[Happening, tuple[int, float]]]
 
 MEMBERS: Final = st.integers(0, 2)
 IDENTS: Final = st.sampled_from(["a", "b", "c"])
@@ -85,7 +85,7 @@ TROUBLE: Final = (
     happening("freezes", MEMBERS, st.sampled_from([1.0, 9.0]), st.booleans()),
 )
 HOMES: Final = st.builds(
-    oracle.House,
+    oracle.PolicySetup,
     mode=st.sampled_from(["enforce"] * 8 + ["dry-run"]),
     coordination=st.sampled_from(["leader", "leader", "any", "single"]),
     takeover_after=st.sampled_from([2.0, 10.0, None]),
@@ -98,24 +98,24 @@ LOOKS: Final = st.tuples(st.sampled_from([1, 1, 2, 0, 7, 20]), st.sampled_from([
 """How often the fleet turns after something happened, and how many seconds apart."""
 
 
-def stories(*happenings: st.SearchStrategy[Happening], least: int = 12) -> st.SearchStrategy[Story]:
+def scenarios(*happenings: st.SearchStrategy[Happening], least: int = 12) -> st.SearchStrategy[Scenario]:
     """Of a few kinds of happenings each, so that what belongs together meets more often than by chance."""
     longest = 50 if LONG else 25
 
-    def of(some: list[st.SearchStrategy[Happening]]) -> st.SearchStrategy[Story]:
+    def of(some: list[st.SearchStrategy[Happening]]) -> st.SearchStrategy[Scenario]:
         return st.lists(st.tuples(st.one_of(happenings[0], *some), LOOKS), min_size=least, max_size=longest)
 
     return st.lists(st.sampled_from(happenings[1:]), min_size=2, max_size=6, unique_by=id).flatmap(of)
 
 
-def told(house: oracle.House, size: int, everything: bool, story: Story) -> None:
+def recorded(setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario) -> None:
     """The story, and then time enough for whatever waits."""
-    Tried.example(steps=sum(often for _, (often, _) in story))
-    options = Options(policy_of(house), all_events=everything)
+    Tried.example(steps=sum(often for _, (often, _) in scenario))
+    options = AgentOptions(policy_of(setup), all_events=everything)
     with tempfile.TemporaryDirectory(prefix="azse-fleet-", dir=MEMORY) as root:
-        fleet = Fleet(house, options, size, Path(root))
+        fleet = Fleet(setup, options, size, Path(root))
         try:
-            for (name, arguments), (often, after) in story:
+            for (name, arguments), (often, after) in scenario:
                 fleet.happens(name, arguments)
                 fleet.runs(often, after)
             fleet.comes_to_rest()
@@ -124,19 +124,19 @@ def told(house: oracle.House, size: int, everything: bool, story: Story) -> None
 
 
 @settings(max_examples=examples(40))
-@given(HOMES, st.integers(1, 3), st.booleans(), stories(*PLATFORM, *TROUBLE))
+@given(HOMES, st.integers(1, 3), st.booleans(), scenarios(*PLATFORM, *TROUBLE))
 def test_a_fleet_in_any_weather_tells_all_and_approves_nothing_wrong(
-    house: oracle.House, size: int, everything: bool, story: Story
+    setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario
 ) -> None:
     """Whatever breaks: every transition reaches every destination in order and under one id, no POST is one that a
     second reading holds, or too soon, out of turn, after a 200 or not on disk, and what is due is approved at last."""
-    told(house, size, everything, story)
+    recorded(setup, size, everything, scenario)
 
 
 # -- the same world, where there is much to approve
 
 WILLING: Final = st.builds(
-    oracle.House,
+    oracle.PolicySetup,
     coordination=st.sampled_from(["leader", "leader", "leader", "leader", "any", "single"]),
     takeover_after=st.sampled_from([2.0, 10.0, 10.0, None]),
     rules=st.sampled_from([DEFAULT, ({"event_type": ["Reboot"]},), ({"event_type": ["Reboot"], "settle": 5.0},)]),
@@ -181,12 +181,12 @@ APPROVING: Final = (
 
 
 @settings(max_examples=examples(60))
-@given(WILLING, OPENINGS, st.integers(2, 3), stories(*APPROVING))
+@given(WILLING, OPENINGS, st.integers(2, 3), scenarios(*APPROVING))
 def test_no_approval_of_a_fleet_is_wrong_or_missing(
-    house: oracle.House, opening: list[Happening], size: int, story: Story
+    setup: oracle.PolicySetup, opening: list[Happening], size: int, scenario: Scenario
 ) -> None:
     """As above, where refusals, crashes around the POST, clocks, takeovers and full disks are most of the weather."""
-    told(house, size, False, [(happened, (2, 1.0)) for happened in opening] + story)
+    recorded(setup, size, False, [(happened, (2, 1.0)) for happened in opening] + scenario)
 
 
 # -- and where there is much to tell
@@ -206,7 +206,9 @@ TELLING: Final = (
 
 
 @settings(max_examples=examples(40))
-@given(st.just(oracle.House(rules=DEFAULT)), st.integers(1, 2), st.booleans(), stories(*TELLING))
-def test_no_word_of_a_fleet_is_lost_or_twice(house: oracle.House, size: int, everything: bool, story: Story) -> None:
+@given(st.just(oracle.PolicySetup(rules=DEFAULT)), st.integers(1, 2), st.booleans(), scenarios(*TELLING))
+def test_no_word_of_a_fleet_is_lost_or_twice(
+    setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario
+) -> None:
     """As above, where changes, crashes and moody backends and disks are most of the weather."""
-    told(house, size, everything, story)
+    recorded(setup, size, everything, scenario)

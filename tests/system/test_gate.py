@@ -24,7 +24,7 @@ from exporter.agent.app import App
 from exporter.log.log import Log
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import document, event, started
+from tests.support.agent_environment import document, event, started
 from tests.support.configuration import loaded
 from tests.support.documentation import ROOT
 from tests.support.peers import need, until

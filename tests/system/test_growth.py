@@ -25,7 +25,7 @@ from exporter.errors import Failure
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
 from exporter.sinks.event_hubs.sink import WIDEN_AFTER, WIDEN_SECONDS
-from tests.support.agent_world import World, document, event, started
+from tests.support.agent_environment import AgentEnvironment, document, event, started
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.eventhubs_target import a_record, hub_destination
 from tests.support.log_reading import PATIENCE
@@ -82,31 +82,35 @@ def test_what_is_left_behind_is_seen() -> None:
 def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
     """A maintenance with its polls, decisions, records, a failure of the source and a scrape: the line of the agent."""
     numbers = itertools.count(1)
-    with World(tmp_path) as world:
-        world.outbox.close()
-        world.options = replace(world.options, history_bytes=1 << 16)  # full before anything is counted
-        world.start()
+    with AgentEnvironment(tmp_path) as environment:
+        environment.outbox.close()
+        environment.options = replace(
+            environment.options, event_memory_bytes=1 << 16
+        )  # full before anything is counted
+        environment.start()
 
-        def story() -> None:
+        def scenario() -> None:
             mine = [event(f"event-{next(numbers)}") for _ in range(EVENTS)]
-            world.see(document(next(numbers), *mine), 3)
-            world.see(MetadataError("timeout", "no answer"), 12)
-            world.see(document(next(numbers), *map(started, mine)), 3)
-            world.see(document(next(numbers)), 3)
-            world.sink.render(openmetrics=True)
+            environment.see(document(next(numbers), *mine), 3)
+            environment.see(MetadataError("timeout", "no answer"), 12)
+            environment.see(document(next(numbers), *map(started, mine)), 3)
+            environment.see(document(next(numbers)), 3)
+            environment.sink.render(openmetrics=True)
             for name in ("event_hubs", "otlp"):
-                while waiting := world.outbox.next(name, 100):
-                    world.outbox.delivered(name, [queued.seq for queued in waiting])
-            world.clock.go(31 * 86_400.0)  # what was sent or Started may be forgotten then, if its space is needed
+                while waiting := environment.outbox.next(name, 100):
+                    environment.outbox.delivered(name, [queued.seq for queued in waiting])
+            environment.clock.go(
+                31 * 86_400.0
+            )  # what was sent or Started may be forgotten then, if its space is needed
             # What the test's own world remembers.
-            world.kept.clear()
-            world.source.posts.clear()
-            world.source.polls.clear()
-            assert world.log.flush(PATIENCE)
-            world.text.truncate(0)
-            world.text.seek(0)
+            environment.kept.clear()
+            environment.source.posts.clear()
+            environment.source.polls.clear()
+            assert environment.log.flush(PATIENCE)
+            environment.text.truncate(0)
+            environment.text.seek(0)
 
-        assert left_behind(story, times=96, warm=8 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
+        assert left_behind(scenario, times=96, warm=8 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
 
 
 def test_reading_the_source_leaves_nothing_behind() -> None:

@@ -29,20 +29,20 @@ def test_events_that_need_no_action_raise_no_alert(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "alerts"),
+    ("words", "recorded", "alerts"),
     [
         pytest.param("4 Spot VMs", {}, 1, marks=pytest.mark.nightly),
         ("region", {("operators", "firing"): 1, ("shop", "firing"): 1}, 80),
     ],
 )
 def test_many_alerts_are_one_notification_or_none(
-    words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path
+    words: str, recorded: dict[tuple[str, str], int], alerts: int, tmp_path: Path
 ) -> None:
     """An outage of the metadata service notifies each receiver once; a few evictions notify no one."""
     scenario = _scenario(words)
     begun, notifications = play(scenario, changes(scenario, VMS, Engine(Path(need("promtool")))), FACTOR, tmp_path)
     assert begun.total() >= alerts
-    assert dict(notifications) == told
+    assert dict(notifications) == recorded
 
 
 def test_values_are_written_as_promtool_reads_them() -> None:

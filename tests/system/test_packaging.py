@@ -75,11 +75,11 @@ def test_the_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
 
 def test_the_wheel_says_what_it_is(built: Path) -> None:
     """Name, version, licence, Python, a long description in Markdown; a plain install asks for nothing for tests."""
-    told = metadata(built)
-    assert (told["Name"], told["Version"]) == ("azure-scheduled-events-exporter", __version__)
-    assert (told["License-Expression"], told["Requires-Python"]) == ("MIT", ">=3.11")
-    assert told["Description-Content-Type"] == "text/markdown"
-    plain = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
+    recorded = metadata(built)
+    assert (recorded["Name"], recorded["Version"]) == ("azure-scheduled-events-exporter", __version__)
+    assert (recorded["License-Expression"], recorded["Requires-Python"]) == ("MIT", ">=3.11")
+    assert recorded["Description-Content-Type"] == "text/markdown"
+    plain = [line for line in recorded.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert not any(line.startswith(("pytest", "hypothesis", "mypy", "ruff", "azure-identity")) for line in plain)
 
 
@@ -114,8 +114,10 @@ def test_the_wheel_alone_is_the_agent(built: Path, tmp_path: Path) -> None:
     install = [*pip, "install", "--quiet", "--no-compile", str(wheel(built))]
     subprocess.run(install, env=CLEAN, cwd=tmp_path, timeout=300, check=True)
     command = str(scripts / "azure-scheduled-events-exporter")
-    told = subprocess.run([command, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True, timeout=30)
-    assert told.stdout.split() == ["azure-scheduled-events-exporter", __version__]
+    recorded = subprocess.run(
+        [command, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True, timeout=30
+    )
+    assert recorded.stdout.split() == ["azure-scheduled-events-exporter", __version__]
     demo = [command, "demo", "--speed", "4", "--listen", "127.0.0.1:0"]
     shown = subprocess.run(demo, text=True, capture_output=True, env=CLEAN, cwd=tmp_path, timeout=90, check=False)
     assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]

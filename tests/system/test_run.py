@@ -18,7 +18,7 @@ import pytest
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import document, event, queued_in, started
+from tests.support.agent_environment import document, event, queued_in, started
 from tests.support.eventhubs_client import receive
 from tests.support.otlp_receiver import Hang, Receiver, attributes
 from tests.support.peers import NO_TLS, prometheus, scrape, until
@@ -111,14 +111,14 @@ def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
 def test_ready_and_healthy_tell_the_truth(tmp_path: Path) -> None:
     """Ready only after a document; destinations that are down change nothing; the source going away is seen in `up`
     at once, and the last known truth stands."""
-    with quiet() as service, reserved_port() as nobody:
+    with quiet() as service, reserved_port() as refused_port:
         service.fault("all/500")
         with Run(
             service.url,
             tmp_path,
-            f"--otlp.endpoint=http://127.0.0.1:{nobody}",
+            f"--otlp.endpoint=http://127.0.0.1:{refused_port}",
             environ={
-                "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{nobody};"
+                "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{refused_port};"
                 "SharedAccessKeyName=k;SharedAccessKey=a2V5a2V5;EntityPath=hub;UseDevelopmentEmulator=true"
             },
         ) as run:
@@ -140,34 +140,34 @@ def test_ready_and_healthy_tell_the_truth(tmp_path: Path) -> None:
 HANGING = ("nobody", "silent", "slow-first")
 
 
-@pytest.mark.parametrize("world", HANGING)
-def test_ends_in_time_with_nothing_lost(tmp_path: Path, world: str) -> None:
+@pytest.mark.parametrize("environment", HANGING)
+def test_ends_in_time_with_nothing_lost(tmp_path: Path, environment: str) -> None:
     """SIGTERM ends it within 5 s with exit 0 while destinations are down or hang, or the metadata service does not
     answer; what was recorded is delivered by the next process, with the word that the first one stopped."""
     with (
         quiet() as service,
         silent_port() as silent,
-        reserved_port() as nobody,
+        reserved_port() as refused_port,
         Broker() as broker,
         Receiver(Hang(), Hang()) as hanging,
     ):
         service.set_document(document(5, mine()))
-        target = nobody if world == "nobody" else silent
+        target = refused_port if environment == "nobody" else silent
         down = broker.connection_string(HUB).replace(str(broker.port), str(target))
-        if world == "slow-first":
+        if environment == "slow-first":
             service.fault("all/hang:60")
         flags = ("--approval.mode=dry-run",)
-        otlp = f"--otlp.endpoint=http://127.0.0.1:{hanging.port if world == 'silent' else nobody}"
+        otlp = f"--otlp.endpoint=http://127.0.0.1:{hanging.port if environment == 'silent' else refused_port}"
         with Run(
             service.url, tmp_path, *flags, otlp, environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": down}
         ) as run:
-            if world == "slow-first":
+            if environment == "slow-first":
                 run.wait_for(lambda: bool(run.address))
             else:
                 run.wait_for(lambda: (run.metric("outbox_records", destination="event_hubs") or 0) >= 3)
             assert run.stop(5.0) == 0
         waiting = [record.id for record in queued_in(tmp_path / "outbox.db", "event_hubs")]
-        if world == "slow-first":
+        if environment == "slow-first":
             return
         service.fault(None)
         with (
@@ -228,10 +228,10 @@ def test_bad_configuration_is_told_at_once(tmp_path: Path) -> None:
     config.write_text('[source]\npoll_interval = "1"\n[approval]\nmode = "yes"\n[nonsense]\nx = 1\n')
     with Run("http://127.0.0.1:1", tmp_path, f"--config.file={config}", "--outbox.max-bytes=1") as run:
         assert run.ended() == 2
-    told = "\n".join(run.lines)
+    recorded = "\n".join(run.lines)
     for key in ("[approval] mode", '"nonsense"', "--outbox.max-bytes"):
-        assert key in told
-    assert "Traceback" not in told
+        assert key in recorded
+    assert "Traceback" not in recorded
 
 
 def test_starts_without_an_outbox(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.agent_world import document
+from tests.support.agent_environment import document
 from tests.support.peers import NO_TLS, until
 from tests.support.ports import reserved_port
 from tests.support.running import Run

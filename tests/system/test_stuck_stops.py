@@ -16,7 +16,7 @@ from typing import Final
 import bcrypt
 import pytest
 
-from tests.support.agent_world import document
+from tests.support.agent_environment import document
 from tests.support.effort import examples
 from tests.support.peers import need, until
 from tests.support.running import Run
@@ -174,12 +174,12 @@ def test_stop_while_disk_and_log_hang(tmp_path: Path, hang: Hang) -> None:
         assert run.stop() == 0
 
 
-@pytest.mark.parametrize("who", ["source", "destination"])
-def test_stop_during_a_name_lookup_that_hangs(tmp_path: Path, hang: Hang, who: str) -> None:
+@pytest.mark.parametrize("slow_peer", ["source", "destination"])
+def test_stop_during_a_name_lookup_that_hangs(tmp_path: Path, hang: Hang, slow_peer: str) -> None:
     """A name lookup can't be aborted, neither that of the metadata service nor that of a destination."""
     hang.begin("lookup")
     with quiet() as service:
-        url = "http://metadata.test" if who == "source" else service.url
+        url = "http://metadata.test" if slow_peer == "source" else service.url
         endpoint = "--otlp.endpoint=http://collector.test:4318"
         with Run(url, tmp_path, endpoint, environ=hang.environ) as run:
             run.wait_for(lambda: bool(run.said("agent.listening")))

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import document
+from tests.support.agent_environment import document
 from tests.support.running import Run
-from tests.system.test_faults_process import ENFORCE, NOBODY, polls_on
+from tests.system.test_faults_process import ENFORCE, UNREACHABLE, polls_on
 from tests.system.test_run import REBOOT, mine, quiet
 
 EVENTS: Final = 8
@@ -63,10 +63,10 @@ def test_only_one_of_two_agents_approves(tmp_path: Path, remove: Callable[[Path]
     folder.mkdir()
     with quiet() as service:
         service.set_document(document(5))
-        with Run(service.url, folder, ENFORCE, NOBODY) as first:
+        with Run(service.url, folder, ENFORCE, UNREACHABLE) as first:
             first.wait_for(lambda: first.get("/-/ready").status_code == 200)
             remove(folder)
-            with Run(service.url, folder, ENFORCE, NOBODY) as second:
+            with Run(service.url, folder, ENFORCE, UNREACHABLE) as second:
                 second.wait_for(lambda: second.process.poll() is not None or bool(second.said("agent.started")))
                 both = second.process.poll() is None
                 announced(service, 6, 10)

@@ -21,8 +21,8 @@ from typing import Final
 
 from tests.support.machine import ROOT, Missing, need
 from tests.systemd import disk, proofs
+from tests.systemd.environment import NAME, GuestEnvironment, free_port
 from tests.systemd.guest import Guest, GuestError
-from tests.systemd.world import NAME, World, free_port
 
 DROP_INS: Final = ("event-hubs.conf", "network.conf")
 
@@ -57,17 +57,17 @@ def run(deb: Path, folder: Path, accelerator: str, only: Sequence[str]) -> bool:
     (old := folder / "old.deb").write_bytes(deb.read_bytes())
     files = [old, as_next_version(deb, folder), *(ROOT / "deploy" / "systemd" / name for name in DROP_INS)]
     disk.of_files(files, folder / "files")
-    with World(free_port()) as world:
+    with GuestEnvironment(free_port()) as environment:
         for boot in (proofs.BEFORE, proofs.AFTER):
-            with Guest(booted, folder / "files", folder, world.port, accelerator) as world.guest:
+            with Guest(booted, folder / "files", folder, environment.port, accelerator) as environment.guest:
                 print(f"== booted after {time.monotonic() - began:.0f} s", flush=True)
                 for proof in boot:
                     if only and proof.__name__ not in ("installed", *only):
                         continue
                     print(f"== {proof.__name__.replace('_', ' ')} ({time.monotonic() - began:.0f} s)", flush=True)
-                    proof(world)
-                print(f"== shut down in {world.guest.shut_down():.1f} s", flush=True)
-    return world.good
+                    proof(environment)
+                print(f"== shut down in {environment.guest.shut_down():.1f} s", flush=True)
+    return environment.good
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.documentation import ROOT, blocks
-from tests.systemd.world import ENFORCE, NAME, PATIENCE, World, until
+from tests.systemd.environment import ENFORCE, NAME, PATIENCE, GuestEnvironment, until
 
 UNIT: Final = "azure-scheduled-events-handshake"
 RUN: Final = f"/run/{NAME}"
@@ -30,191 +30,205 @@ LONG: Final = 600
 """Seconds that the shipped `prepare` waits for work to end."""
 
 
-def shakes_hands(world: World) -> None:
+def shakes_hands(environment: GuestEnvironment) -> None:
     """The whole way by the shipped examples: nothing is approved before it is prepared; after it all is as before."""
-    guest = world.guest
+    guest = environment.guest
     done = guest.run(_block("Install under systemd"))
     user = guest.run(f"id {USER}; stat -c '%U %a' {RUN}/ready").text
-    world.say(bool(done) and f"{USER} 755" in user, f"installed as on the page: {user.splitlines()[-1]} {done.text}")
-    _with(world, drain=SHORT)
-    started = world.start(ENFORCE)
-    folders = guest.run(f"stat -c '%a %u %n' {RUN}/events; stat -c %u /proc/{world.shown('MainPID')}").text.split()
-    world.say(
+    environment.say(
+        bool(done) and f"{USER} 755" in user, f"installed as on the page: {user.splitlines()[-1]} {done.text}"
+    )
+    _with(environment, drain=SHORT)
+    started = environment.start(ENFORCE)
+    folders = guest.run(
+        f"stat -c '%a %u %n' {RUN}/events; stat -c %u /proc/{environment.shown('MainPID')}"
+    ).text.split()
+    environment.say(
         started and folders[1] == folders[3], f"the folder of event files is the agent's: {' '.join(folders[:3])}"
     )
-    sent = world.approved
-    (event,) = world.announce_platform()
+    sent = environment.approved
+    (event,) = environment.announce_platform()
     took = until(lambda: guest.run(f"test -e {OUT}"))
-    told = guest.run(f"test -e {RUN}/events/{event}.json && test ! -e {RUN}/ready/{event}")
-    world.say(
-        took < PATIENCE and bool(told) and world.approved == sent,
-        f"announced, the VM is taken out of service, and nothing is approved yet: {world.approved - sent} approvals",
+    recorded = guest.run(f"test -e {RUN}/events/{event}.json && test ! -e {RUN}/ready/{event}")
+    environment.say(
+        took < PATIENCE and bool(recorded) and environment.approved == sent,
+        f"announced, the VM is out of service, and nothing is approved yet: {environment.approved - sent} approvals",
     )
-    took = until(lambda: world.approved > sent)
+    took = until(lambda: environment.approved > sent)
     owner = guest.run(f"stat -c '%U %a' {RUN}/ready/{event}").text
-    who = guest.run(f"systemctl show {UNIT} --value --property User,CapabilityBoundingSet").text.split()
-    world.say(
-        took < PATIENCE and owner == f"{USER} 644" and world.approved == sent + 1,
-        f"ready, made by {owner}; {world.approved - sent} approval; the service is {who}",
+    identity = guest.run(f"systemctl show {UNIT} --value --property User,CapabilityBoundingSet").text.split()
+    environment.say(
+        took < PATIENCE and owner == f"{USER} 644" and environment.approved == sent + 1,
+        f"ready, made by {owner}; {environment.approved - sent} approval; the service is {identity}",
     )
     time.sleep(3)
-    world.say(world.approved == sent + 1 and world.posted(event) == 1, "and it is approved once")
-    _over(world, event)
+    environment.say(environment.approved == sent + 1 and environment.posted(event) == 1, "and it is approved once")
+    _over(environment, event)
     print(_indented(guest.run(f"journalctl --no-pager --output cat --unit {UNIT}").text), flush=True)
 
 
-def is_tried(world: World) -> None:
+def is_tried(environment: GuestEnvironment) -> None:
     """The commands of the page have the output that the page shows."""
-    guest = world.guest
+    guest = environment.guest
     guest.run(f"rm -f {DROP_IN}; systemctl daemon-reload")
     since = guest.run("date +%s.%N").text
     guest.run(_block("Test under systemd"))
-    until(lambda: "back in service" in _said(world, since))
-    said, told = (
-        _said(world, since),
+    until(lambda: "back in service" in _said(environment, since))
+    said, recorded = (
+        _said(environment, since),
         guest.run("grep -E 'scheduled|decided|accepted|started|completed' /run/try.log").text,
     )
     steps = ("Freeze is scheduled", "out of service", "ready, ", "has ended", "back in service")
     found = [said.find(step) for step in steps]
-    good = -1 not in found and found == sorted(found) and "Azure accepted our approval" in told
-    world.say(good, f"tried as on the page, only on this machine: {', '.join(steps)}")
-    print(_indented(f"{said}\n{told}"), flush=True)
+    good = -1 not in found and found == sorted(found) and "Azure accepted our approval" in recorded
+    environment.say(good, f"tried as on the page, only on this machine: {', '.join(steps)}")
+    print(_indented(f"{said}\n{recorded}"), flush=True)
     guest.run(f"pkill -x {NAME[:15]}; rm -f /run/try.db*; rm -f {RUN}/events/status.json")
 
 
-def prepares_once(world: World) -> None:
+def prepares_once(environment: GuestEnvironment) -> None:
     """Several events and their changes take the VM out of service once, until the last one has ended."""
-    guest = world.guest
-    _with(world, drain=SHORT)
-    world.start(ENFORCE)
-    sent, since = world.approved, guest.run("date +%s.%N").text
-    first, second = world.announce_platform(count=2)
-    took = until(lambda: world.posted(first) and world.posted(second))
-    world.say(took < PATIENCE and world.approved == sent + 2, "two events at once: each is approved, once")
+    guest = environment.guest
+    _with(environment, drain=SHORT)
+    environment.start(ENFORCE)
+    sent, since = environment.approved, guest.run("date +%s.%N").text
+    first, second = environment.announce_platform(count=2)
+    took = until(lambda: environment.posted(first) and environment.posted(second))
+    environment.say(took < PATIENCE and environment.approved == sent + 2, "two events at once: each is approved, once")
     inode = guest.run(f"stat -c %i {RUN}/events/{first}.json").text
-    world.announce_platform(first, second, notice=700)
+    environment.announce_platform(first, second, notice=700)
     changed = until(lambda: guest.run(f"stat -c %i {RUN}/events/{first}.json").text not in ("", inode))
     time.sleep(3)
-    world.announce_platform(second)
+    environment.announce_platform(second)
     until(lambda: guest.run(f"test ! -e {RUN}/ready/{first}"))
     time.sleep(3)
     still = guest.run(f"test -e {OUT} && test -e {RUN}/ready/{second} && test ! -e {RUN}/events/{first}.json")
-    world.say(changed < PATIENCE and bool(still), "one changed and then over: its ready file is gone, the VM stays out")
-    _over(world, second)
-    said = _said(world, since)
+    environment.say(
+        changed < PATIENCE and bool(still), "one changed and then over: its ready file is gone, the VM stays out"
+    )
+    _over(environment, second)
+    said = _said(environment, since)
     times = said.count("taking this VM out"), said.count("back in service")
-    world.say(times == (1, 1), f"taken out {times[0]} time, back {times[1]} time")
+    environment.say(times == (1, 1), f"taken out {times[0]} time, back {times[1]} time")
 
 
-def prepares_or_holds(world: World) -> None:
+def prepares_or_holds(environment: GuestEnvironment) -> None:
     """A drain that fails is never approved, said in the journal and tried again; one that hangs ends with its event."""
-    guest = world.guest
+    guest = environment.guest
     guest.write("/etc/azure-scheduled-events-handshake/failing", FAILING, "0755")
     guest.run(f"touch {BROKEN}")
     _with(
-        world, drain=SHORT, more="Environment=PREPARE=/etc/azure-scheduled-events-handshake/failing RETRY_SECONDS=3\n"
+        environment,
+        drain=SHORT,
+        more="Environment=PREPARE=/etc/azure-scheduled-events-handshake/failing RETRY_SECONDS=3\n",
     )
-    world.start(ENFORCE)
-    sent, since = world.approved, guest.run("date +%s.%N").text
-    (event,) = world.announce_platform()
-    until(lambda: _said(world, since).count("prepare failed") >= 3)
-    said = _said(world, since)
+    environment.start(ENFORCE)
+    sent, since = environment.approved, guest.run("date +%s.%N").text
+    (event,) = environment.announce_platform()
+    until(lambda: _said(environment, since).count("prepare failed") >= 3)
+    said = _said(environment, since)
     failed = next((line for line in said.splitlines() if "prepare failed" in line), "")
-    held = 'reason="not-prepared"' in world.get("/metrics")
-    world.say(
-        bool(failed) and held and world.approved == sent,
-        f"it fails: {world.approved - sent} approvals after {said.count('prepare failed')} attempts; {failed}",
+    held = 'reason="not-prepared"' in environment.get("/metrics")
+    environment.say(
+        bool(failed) and held and environment.approved == sent,
+        f"it fails: {environment.approved - sent} approvals after {said.count('prepare failed')} attempts; {failed}",
     )
     guest.run(f"rm {BROKEN}")
-    took = until(lambda: world.approved > sent)
-    world.say(took < PATIENCE, f"once it succeeds: {world.approved - sent} approval")
-    _over(world, event)
-    _with(world, drain=LONG)
-    sent, since = world.approved, guest.run("date +%s.%N").text
-    (event,) = world.announce_platform()
+    took = until(lambda: environment.approved > sent)
+    environment.say(took < PATIENCE, f"once it succeeds: {environment.approved - sent} approval")
+    _over(environment, event)
+    _with(environment, drain=LONG)
+    sent, since = environment.approved, guest.run("date +%s.%N").text
+    (event,) = environment.announce_platform()
     until(lambda: guest.run(f"test -e {OUT}"))
-    _over(world, event, f"over while its drain would take {LONG} s")
-    world.say("stopped prepare" in _said(world, since) and world.approved == sent, "and nothing was approved")
+    _over(environment, event, f"over while its drain would take {LONG} s")
+    environment.say(
+        "stopped prepare" in _said(environment, since) and environment.approved == sent, "and nothing was approved"
+    )
 
 
-def outlives_restarts(world: World) -> None:
+def outlives_restarts(environment: GuestEnvironment) -> None:
     """Agent and service are restarted in the middle: the event file stays, nothing is done twice, it is approved."""
-    guest = world.guest
-    _with(world, drain=15)
-    world.start(ENFORCE)
-    sent, since = world.approved, guest.run("date +%s.%N").text
-    (event,) = world.announce_platform()
+    guest = environment.guest
+    _with(environment, drain=15)
+    environment.start(ENFORCE)
+    sent, since = environment.approved, guest.run("date +%s.%N").text
+    (event,) = environment.announce_platform()
     until(lambda: guest.run(f"test -e {OUT}"))
     guest.run(f"systemctl stop {NAME}")
     left = guest.run(
         f"stat -c '%U %a' {RUN}/events; grep -c '\"running\": false' {RUN}/events/status.json"
     ).text.split()
     there = guest.run(f"test -e {RUN}/events/{event}.json")
-    world.say(bool(there) and left == ["root", "755", "1"], f"the agent is stopped, the event file stays: {left}")
+    environment.say(bool(there) and left == ["root", "755", "1"], f"the agent is stopped, the event file stays: {left}")
     guest.run(f"systemctl start {NAME}")
-    took = until(lambda: world.approved > sent)
-    world.say(
-        took < PATIENCE, f"started again it approves what was prepared meanwhile: {world.approved - sent} approval"
+    took = until(lambda: environment.approved > sent)
+    environment.say(
+        took < PATIENCE,
+        f"started again it approves what was prepared meanwhile: {environment.approved - sent} approval",
     )
     for command in (f"systemctl restart {UNIT}", f"systemctl kill --signal KILL {UNIT}"):
         guest.run(f"{command}; rm -f {RUN}/ready/{event}")
         until(lambda: guest.run(f"test -e {RUN}/ready/{event}"))
-    times, paths = _said(world, since).count("taking this VM out"), guest.run(f"systemctl is-active {UNIT}.path").text
+    times, paths = (
+        _said(environment, since).count("taking this VM out"),
+        guest.run(f"systemctl is-active {UNIT}.path").text,
+    )
     good = times == 1 and paths == "active" and bool(guest.run(f"test -e {OUT} && test -e {RUN}/ready/{event}"))
-    world.say(good, f"the service restarted, then killed, it goes on where it was: prepared {times} time")
-    _over(world, event)
+    environment.say(good, f"the service restarted, then killed, it goes on where it was: prepared {times} time")
+    _over(environment, event)
 
 
-def stops_a_unit(world: World) -> None:
+def stops_a_unit(environment: GuestEnvironment) -> None:
     """With the drop-in for it, `prepare` and `resume` stop and start a unit of systemd's."""
-    guest = world.guest
+    guest = environment.guest
     guest.write("/etc/systemd/system/shop.service", SHOP)
     folder = "/etc/azure-scheduled-events-handshake"
     guest.write(f"{folder}/stop-shop", "#!/bin/sh\nexec systemctl stop shop\n", "0755")
     guest.write(f"{folder}/start-shop", "#!/bin/sh\nexec systemctl start shop\n", "0755")
-    _with(world, drain=SHORT, more=f"Environment=PREPARE={folder}/stop-shop RESUME={folder}/start-shop\n")
+    _with(environment, drain=SHORT, more=f"Environment=PREPARE={folder}/stop-shop RESUME={folder}/start-shop\n")
     example = f"/usr/share/doc/{NAME}/examples/handshake/as-root.conf"
     guest.run(f"cp {example} {AS_ROOT} && systemctl daemon-reload && systemctl start shop")
-    world.start(ENFORCE)
-    sent = world.approved
-    (event,) = world.announce_platform()
-    took = until(lambda: world.approved > sent)
+    environment.start(ENFORCE)
+    sent = environment.approved
+    (event,) = environment.announce_platform()
+    took = until(lambda: environment.approved > sent)
     state = guest.run("systemctl show shop --value --property ActiveState").text
-    world.say(took < PATIENCE and state == "inactive", f"a unit is stopped before the approval: it is {state}")
-    _over(world, event)
+    environment.say(took < PATIENCE and state == "inactive", f"a unit is stopped before the approval: it is {state}")
+    _over(environment, event)
     state = guest.run("systemctl show shop --value --property ActiveState").text
-    world.say(state == "active", f"and started after the event: it is {state}")
+    environment.say(state == "active", f"and started after the event: it is {state}")
     guest.run(f"rm {AS_ROOT}; systemctl daemon-reload; systemctl stop shop")
 
 
-def shakes_hands_after_a_boot(world: World) -> None:
+def shakes_hands_after_a_boot(environment: GuestEnvironment) -> None:
     """Enabled, it is there after a boot, and the folder of ready files is its user's before the agent starts."""
-    guest = world.guest
-    _with(world, drain=SHORT)
+    guest = environment.guest
+    _with(environment, drain=SHORT)
     owner = guest.run(f"stat -c %U {RUN}/ready").text
     state = guest.run(f"systemctl is-active {UNIT}.path").text
-    world.say(
+    environment.say(
         (owner, state) == (USER, "active"), f"after the boot: the path unit is {state}, ready files are {owner}'s"
     )
-    world.start(ENFORCE)
-    sent = world.approved
-    (event,) = world.announce_platform()
-    took = until(lambda: world.approved > sent)
-    world.say(took < PATIENCE, f"prepared and approved: {world.approved - sent} approval")
-    _over(world, event)
+    environment.start(ENFORCE)
+    sent = environment.approved
+    (event,) = environment.announce_platform()
+    took = until(lambda: environment.approved > sent)
+    environment.say(took < PATIENCE, f"prepared and approved: {environment.approved - sent} approval")
+    _over(environment, event)
     guest.run(f"systemctl disable --now {UNIT}.path")
 
 
-def _with(world: World, drain: int, more: str = "") -> None:
+def _with(environment: GuestEnvironment, drain: int, more: str = "") -> None:
     """The service with so many seconds to wait for work to end, and further lines."""
-    world.guest.write(DROP_IN, f"[Service]\nEnvironment=DRAIN_SECONDS={drain}\n{more}")
-    world.guest.run("systemctl daemon-reload")
+    environment.guest.write(DROP_IN, f"[Service]\nEnvironment=DRAIN_SECONDS={drain}\n{more}")
+    environment.guest.run("systemctl daemon-reload")
 
 
-def _over(world: World, event: str, when: str = "over") -> None:
+def _over(environment: GuestEnvironment, event: str, when: str = "over") -> None:
     """Nothing is announced any more: event file and ready file go, the VM is back in service, and the service ends."""
-    guest = world.guest
-    world.calm()
+    guest = environment.guest
+    environment.calm()
     took = until(
         lambda: (
             guest.run(f"test ! -e {RUN}/events/{event}.json -a ! -e {OUT} -a ! -e {RUN}/ready/{event}")
@@ -223,12 +237,12 @@ def _over(world: World, event: str, when: str = "over") -> None:
     )
     left = guest.run(f"ls -A {RUN}/events {RUN}/ready; systemctl is-active {UNIT}.path").text.split()
     good = took < PATIENCE and left == [f"{RUN}/events:", "status.json", f"{RUN}/ready:", "active"]
-    world.say(good, f"{when}: back in service {took:.0f} s later; {' '.join(left)}")
+    environment.say(good, f"{when}: back in service {took:.0f} s later; {' '.join(left)}")
 
 
-def _said(world: World, since: str) -> str:
+def _said(environment: GuestEnvironment, since: str) -> str:
     """What the service's journal has since that time."""
-    return world.guest.run(f"journalctl --no-pager --output cat --unit {UNIT} --since @{since}").text
+    return environment.guest.run(f"journalctl --no-pager --output cat --unit {UNIT} --since @{since}").text
 
 
 def _block(heading: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.systemd import handshake
-from tests.systemd.world import ENFORCE, ETC, NAME, PATIENCE, STATE, World, until
+from tests.systemd.environment import ENFORCE, ETC, NAME, PATIENCE, STATE, GuestEnvironment, until
 
 KILL: Final = "[Service]\nSystemCallErrorNumber=kill\n"
 """The shipped filter answers EPERM, which a program may bear in silence; so it dies."""
@@ -25,142 +25,159 @@ UNIT: Final = f"/lib/systemd/system/{NAME}.service"
 OLD_DEB: Final = "/mnt/files/old.deb"
 
 
-def installed(world: World) -> None:
+def installed(environment: GuestEnvironment) -> None:
     """The package alone makes a running, enabled, scraped agent."""
-    guest = world.guest
+    guest = environment.guest
     state = guest.run("systemctl is-system-running --wait").text
-    world.say(state == "running", f"the guest: systemd {guest.run('systemctl --version | head -n 1').text}, {state}")
+    environment.say(
+        state == "running", f"the guest: systemd {guest.run('systemctl --version | head -n 1').text}, {state}"
+    )
     pythons = guest.run("find / -xdev -name 'python3*' -type f -perm /1 ! -path '/opt/*'").text
-    world.say(not pythons and not guest.run("command -v python3"), f"no Python in the guest: {pythons or 'none found'}")
+    environment.say(
+        not pythons and not guest.run("command -v python3"), f"no Python in the guest: {pythons or 'none found'}"
+    )
     guest.run("mount -o ro /dev/vdb /mnt/files")
     guest.write("/etc/systemd/system.conf.d/emulated.conf", SLOW)
     guest.run("systemctl daemon-reload")
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get install -y {OLD_DEB}")
-    world.say(bool(done), f"apt-get install: {_last(done.text)}")
-    until(lambda: world.ready)
+    environment.say(bool(done), f"apt-get install: {_last(done.text)}")
+    until(lambda: environment.ready)
     enabled, version = guest.run(f"systemctl is-enabled {NAME}").text, guest.run(f"{NAME} --version").text
-    found = f"{world.shown('ActiveState')}, {enabled}, restarts {world.shown('NRestarts')}, {version}"
-    good = world.active and enabled == "enabled" and world.shown("NRestarts") == "0"
-    world.say(good, f"after the installation alone: {found}; {world.shown('StatusText')}")
-    world.say("azure_scheduled_events_build_info" in world.get("/metrics"), "scraped from outside of the guest")
+    found = f"{environment.shown('ActiveState')}, {enabled}, restarts {environment.shown('NRestarts')}, {version}"
+    good = environment.active and enabled == "enabled" and environment.shown("NRestarts") == "0"
+    environment.say(good, f"after the installation alone: {found}; {environment.shown('StatusText')}")
+    environment.say(
+        "azure_scheduled_events_build_info" in environment.get("/metrics"), "scraped from outside of the guest"
+    )
 
 
-def sandboxed(world: World) -> None:
+def sandboxed(environment: GuestEnvironment) -> None:
     """The process has what the unit says: a user of its own, no capability, a filter; its files are its own."""
-    guest = world.guest
-    world.say(world.start(), f"started with settings: {world.shown('StatusText')}")
-    until(lambda: "vm_info{" in world.get("/metrics"))
-    status = guest.run(f"cat /proc/{world.shown('MainPID')}/status").text
+    guest = environment.guest
+    environment.say(environment.start(), f"started with settings: {environment.shown('StatusText')}")
+    until(lambda: "vm_info{" in environment.get("/metrics"))
+    status = guest.run(f"cat /proc/{environment.shown('MainPID')}/status").text
     seen = {name: value.split()[0] for name, value in re.findall(r"^(\w+):\t(.+)$", status, re.MULTILINE)}
     good = seen["Uid"] != "0" and int(seen["CapEff"], 16) == int(seen["CapBnd"], 16) == 0
     good = good and (seen["Seccomp"], seen["NoNewPrivs"]) == ("2", "1")
-    memory, tasks = int(world.shown("MemoryCurrent")) / 2**20, world.shown("TasksCurrent")
+    memory, tasks = int(environment.shown("MemoryCurrent")) / 2**20, environment.shown("TasksCurrent")
     facts = (
         f"uid {seen['Uid']}, capabilities {seen['CapEff']}, seccomp {seen['Seccomp']}, {memory:.0f} MiB, {tasks} tasks"
     )
-    world.say(good, f"the process: {facts}")
+    environment.say(good, f"the process: {facts}")
     files = guest.run(f"stat -c '%a %u %n' {STATE} {STATE}/*").text.splitlines()
     good = all(line.split()[:2] == ["700" if line.endswith(STATE) else "600", seen["Uid"]] for line in files)
-    world.say(
+    environment.say(
         good and len(files) > 1,
         f"its state: {', '.join(line.rsplit('/', 1)[0][:3] + line.rsplit('/', 1)[1] for line in files)}",
     )
-    pid = world.shown("MainPID")
+    pid = environment.shown("MainPID")
     apart = [
         kind
         for kind in ("mnt", "ipc", "user")
         if guest.run(f"test $(readlink /proc/{pid}/ns/{kind}) != $(readlink /proc/1/ns/{kind})")
     ]
-    world.say(apart == ["mnt", "ipc", "user"], f"namespaces of its own: {', '.join(apart)}")
+    environment.say(apart == ["mnt", "ipc", "user"], f"namespaces of its own: {', '.join(apart)}")
     exposure = guest.run(f"systemd-analyze security --no-pager {NAME} | tail -n 1").text
     found = re.search(r"(\d+\.\d+)", exposure)
-    world.say(found is not None and float(found[1]) <= 1.1, f"systemd-analyze security: {exposure}")
+    environment.say(found is not None and float(found[1]) <= 1.1, f"systemd-analyze security: {exposure}")
     strange = guest.run(
         f"journalctl --no-pager -b -o cat -p warning _PID=1 | grep -i '{NAME}' | grep -iv 'watchdog\\|kill'"
     ).text
-    world.say(not strange, f"systemd has nothing to say about the unit: {strange or 'nothing'}")
+    environment.say(not strange, f"systemd has nothing to say about the unit: {strange or 'nothing'}")
 
 
-def told_and_approved(world: World) -> None:
+def recorded_and_approved(environment: GuestEnvironment) -> None:
     """A whole story where a call outside of the filter kills; and such a call does."""
-    started = world.start(ENFORCE, KILL)
-    world.play()
-    until(world.azure.finished)
+    started = environment.start(ENFORCE, KILL)
+    environment.play()
+    until(environment.azure.finished)
     time.sleep(2)
-    restarts, seen = world.shown("NRestarts"), int(world.metric("events_observed_total"))
-    good = started and world.approved >= 2 and restarts == "0" and seen >= 4
-    world.say(
+    restarts, seen = environment.shown("NRestarts"), int(environment.metric("events_observed_total"))
+    good = started and environment.approved >= 2 and restarts == "0" and seen >= 4
+    environment.say(
         good,
-        f"a story where a forbidden call kills: {seen} events seen, {world.approved} approved, {restarts} restarts",
+        f"forbidden calls kill: {seen} events seen, {environment.approved} approved, {restarts} restarts",
     )
-    took = _stop(world)
-    world.say(
-        took < STOP_SECONDS and world.shown("Result") == "success", f"and a stop: {took:.1f} s, {world.shown('Result')}"
+    took = _stop(environment)
+    environment.say(
+        took < STOP_SECONDS and environment.shown("Result") == "success",
+        f"and a stop: {took:.1f} s, {environment.shown('Result')}",
     )
-    world.calm()
+    environment.calm()
     forbidden = "ExecStart=\nExecStart=/usr/bin/taskset 1 /bin/true\nType=oneshot\nRestart=no\nWatchdogSec=0\n"
-    world.start(drop_in=KILL + forbidden)
-    code = world.shown("ExecMainStatus")
-    world.say(
+    environment.start(drop_in=KILL + forbidden)
+    code = environment.shown("ExecMainStatus")
+    environment.say(
         code == "31",
-        f"the counter-proof, sched_setaffinity: dies of signal {code} (SIGSYS is 31), {world.shown('Result')}",
+        f"the counter-proof, sched_setaffinity: dies of signal {code} (SIGSYS is 31), {environment.shown('Result')}",
     )
 
 
-def stops(world: World) -> None:
+def stops(environment: GuestEnvironment) -> None:
     """`systemctl stop` ends it within 5 s, also while the source hangs."""
-    world.start()
-    took = _stop(world)
-    world.say(
-        took < STOP_SECONDS and world.shown("Result") == "success", f"stopped in {took:.1f} s: {world.shown('Result')}"
+    environment.start()
+    took = _stop(environment)
+    environment.say(
+        took < STOP_SECONDS and environment.shown("Result") == "success",
+        f"stopped in {took:.1f} s: {environment.shown('Result')}",
     )
-    world.start()
-    world.azure.fault("hang")
-    asked = len(world.azure.requests)
-    until(lambda: len(world.azure.requests) > asked)
-    took = _stop(world)
-    world.azure.fault()
-    world.say(
-        took < STOP_SECONDS and world.shown("Result") == "success",
-        f"stopped in {took:.1f} s while the source hangs: {world.shown('Result')}",
+    environment.start()
+    environment.azure.fault("hang")
+    asked = len(environment.azure.requests)
+    until(lambda: len(environment.azure.requests) > asked)
+    took = _stop(environment)
+    environment.azure.fault()
+    environment.say(
+        took < STOP_SECONDS and environment.shown("Result") == "success",
+        f"stopped in {took:.1f} s while the source hangs: {environment.shown('Result')}",
     )
 
 
-def comes_back(world: World) -> None:
+def comes_back(environment: GuestEnvironment) -> None:
     """Killed, it is started again; stopped in its tracks, the watchdog ends it, and it is started again."""
-    world.start()
+    environment.start()
     for signal, limit in (("KILL", PATIENCE), ("STOP", WATCHDOG_SECONDS + PATIENCE)):
-        old = world.shown("MainPID")
-        world.guest.run(f"kill -{signal} {old}")
-        took = until(lambda: world.shown("MainPID") not in ("0", old) and world.ready, limit)  # noqa: B023  # called here
-        said = [line for line in world.log("_PID=1").splitlines() if "atchdog" in line or "code=" in line]
+        old = environment.shown("MainPID")
+        environment.guest.run(f"kill -{signal} {old}")
+        took = until(lambda: environment.shown("MainPID") not in ("0", old) and environment.ready, limit)  # noqa: B023  # called here
+        said = [line for line in environment.log("_PID=1").splitlines() if "atchdog" in line or "code=" in line]
         good = took < limit and (signal == "KILL" or any("atchdog" in line for line in said))
-        world.say(good, f"SIG{signal}: ready again after {took:.0f} s; {said[-1] if said else 'nothing was said'}")
+        environment.say(
+            good, f"SIG{signal}: ready again after {took:.0f} s; {said[-1] if said else 'nothing was said'}"
+        )
 
 
-def delivers(world: World) -> None:
+def delivers(environment: GuestEnvironment) -> None:
     """Event Hubs by a credential and OTLP, within the addresses of network.conf."""
-    world.guest.write(f"{ETC}/event-hubs", world.connection_string, "0600")
-    drop_in = world.guest.run("cat /mnt/files/event-hubs.conf /mnt/files/network.conf").text
-    before = len(world.broker.messages()), len(world.collector.ids)
-    world.start(f"SCHEDULED_EVENTS_OTLP_ENDPOINT={world.otlp}\n", drop_in)
-    world.announce()
-    until(lambda: len(world.broker.messages()) > before[0] + 1 and len(world.collector.ids) > before[1] + 1)
-    told = len(world.broker.messages()) - before[0], len(world.collector.ids) - before[1]
-    world.say(min(told) > 1, f"LoadCredential: {told[0]} messages in Event Hubs, {told[1]} records in the collector")
-    key = re.search("SharedAccessKey=([^;]+)", world.connection_string)
+    environment.guest.write(f"{ETC}/event-hubs", environment.connection_string, "0600")
+    drop_in = environment.guest.run("cat /mnt/files/event-hubs.conf /mnt/files/network.conf").text
+    before = len(environment.broker.messages()), len(environment.collector.ids)
+    environment.start(f"SCHEDULED_EVENTS_OTLP_ENDPOINT={environment.otlp}\n", drop_in)
+    environment.announce()
+    until(lambda: len(environment.broker.messages()) > before[0] + 1 and len(environment.collector.ids) > before[1] + 1)
+    recorded = len(environment.broker.messages()) - before[0], len(environment.collector.ids) - before[1]
+    environment.say(
+        min(recorded) > 1,
+        f"LoadCredential: {recorded[0]} messages in Event Hubs, {recorded[1]} records in the collector",
+    )
+    key = re.search("SharedAccessKey=([^;]+)", environment.connection_string)
     leaked = key is None or bool(
-        world.guest.run(
-            "grep -rFq", key[1], "/proc/1/environ", f"/proc/{world.shown('MainPID')}/cmdline", ETC + "/environment"
+        environment.guest.run(
+            "grep -rFq",
+            key[1],
+            "/proc/1/environ",
+            f"/proc/{environment.shown('MainPID')}/cmdline",
+            ETC + "/environment",
         )
     )
-    world.say(not leaked, "its key is in no command line and no environment file")
-    world.calm()
+    environment.say(not leaked, "its key is in no command line and no environment file")
+    environment.calm()
 
 
-def holds(world: World) -> None:
+def holds(environment: GuestEnvironment) -> None:
     """A hold file holds where the service sees the operator's; a path elsewhere is refused."""
-    guest = world.guest
+    guest = environment.guest
     seen = (f"{ETC}/hold", "/run/hold")
     own = (
         "/tmp/hold",
@@ -173,42 +190,44 @@ def holds(world: World) -> None:
     guest.run(f"mkdir -p /home/operator /run/user /var/tmp/folder; ln -sfn /tmp {ETC}/link")
     for path in seen:
         guest.run(f"touch {path}")
-        started = world.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={path}\n")
-        held, sent = _held(world)
-        world.say(started and held and not sent, f"{path} holds: {sent} approvals")
-        _stop(world)
+        started = environment.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={path}\n")
+        held, sent = _held(environment)
+        environment.say(started and held and not sent, f"{path} holds: {sent} approvals")
+        _stop(environment)
         guest.run(f"rm -f {path}")
     for path in own:
         guest.run(f"touch {path}")
-        before = world.approved
-        world.announce()
-        started = world.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={path}\n")
+        before = environment.approved
+        environment.announce()
+        started = environment.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={path}\n")
         time.sleep(QUIET_SECONDS)
-        sent, code = world.approved - before, world.shown("ExecMainStatus")
-        good = not started and not sent and code == "2" and world.shown("NRestarts") == "0"
-        said = _last(world.log("-p err"), "expected a path")
-        told = f"exit code {code}, {world.shown('NRestarts')} restarts, {sent} approvals; {said}"
-        world.say(good and bool(said), f"{path} is refused: {told}")
+        sent, code = environment.approved - before, environment.shown("ExecMainStatus")
+        good = not started and not sent and code == "2" and environment.shown("NRestarts") == "0"
+        said = _last(environment.log("-p err"), "expected a path")
+        recorded = f"exit code {code}, {environment.shown('NRestarts')} restarts, {sent} approvals; {said}"
+        environment.say(good and bool(said), f"{path} is refused: {recorded}")
         guest.run(f"rm -f {path}")
-    before = world.approved
-    world.announce()
-    world.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={ETC}/hold\n")
-    took = until(lambda: world.approved > before)
-    world.say(took < PATIENCE, f"without a hold file the same event is approved: {world.approved - before} approvals")
+    before = environment.approved
+    environment.announce()
+    environment.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={ETC}/hold\n")
+    took = until(lambda: environment.approved > before)
+    environment.say(
+        took < PATIENCE, f"without a hold file the same event is approved: {environment.approved - before} approvals"
+    )
     guest.run(f"touch {ETC}/hold")
-    until(lambda: world.metric("approval_held") == 1)
-    held, sent = _held(world)
-    world.say(held and not sent, f"made while it runs, {ETC}/hold holds what comes after: {sent} approvals")
-    before = world.approved
+    until(lambda: environment.metric("approval_held") == 1)
+    held, sent = _held(environment)
+    environment.say(held and not sent, f"made while it runs, {ETC}/hold holds what comes after: {sent} approvals")
+    before = environment.approved
     guest.run(f"rm -f {ETC}/hold {ETC}/link")
-    took = until(lambda: world.approved > before)
-    world.say(took < PATIENCE, f"removed, what it held is approved {took:.1f} s later")
-    world.calm()
+    took = until(lambda: environment.approved > before)
+    environment.say(took < PATIENCE, f"removed, what it held is approved {took:.1f} s later")
+    environment.calm()
 
 
-def explained(world: World) -> None:
+def explained(environment: GuestEnvironment) -> None:
     """Wrong settings end it with 2 and a sentence in the journal; a missing credential is systemd's own."""
-    guest = world.guest
+    guest = environment.guest
     cases = {
         "a word that is none": ("SCHEDULED_EVENTS_APPROVAL_MODE=nonsense\n", "", "nonsense"),
         "a settings file that only root can read": (
@@ -224,171 +243,178 @@ def explained(world: World) -> None:
         "a settings file that is missing": (f"SCHEDULED_EVENTS_CONFIG_FILE={ETC}/missing.toml\n", "", "missing.toml"),
     }
     guest.write(f"{ETC}/closed.toml", "", "0600")
-    guest.write(f"{ETC}/event-hubs", world.connection_string, "0600")
+    guest.write(f"{ETC}/event-hubs", environment.connection_string, "0600")
     for what, (environ, drop_in, named) in cases.items():
-        started = world.start(environ, drop_in)
+        started = environment.start(environ, drop_in)
         time.sleep(7)  # longer than RestartSec=
-        code, restarts = world.shown("ExecMainStatus"), world.shown("NRestarts")
-        said = _last(world.log("-p err"), named)
+        code, restarts = environment.shown("ExecMainStatus"), environment.shown("NRestarts")
+        said = _last(environment.log("-p err"), named)
         good = not started and (code, restarts) == ("2", "0") and named in said
-        world.say(good, f"{what}: exit code {code}, {restarts} restarts; {said}")
+        environment.say(good, f"{what}: exit code {code}, {restarts} restarts; {said}")
     guest.run(f"mv {ETC}/event-hubs {ETC}/elsewhere")
-    world.start(drop_in=guest.run("cat /mnt/files/event-hubs.conf").text, wait=False)
-    until(lambda: "redential" in world.log())
-    said = _last(world.log(), "redential")
-    code = world.shown("ExecMainStatus")
-    world.say("redential" in said and code == "243", f"a credential's file that is missing: exit code {code}; {said}")
+    environment.start(drop_in=guest.run("cat /mnt/files/event-hubs.conf").text, wait=False)
+    until(lambda: "redential" in environment.log())
+    said = _last(environment.log(), "redential")
+    code = environment.shown("ExecMainStatus")
+    environment.say(
+        "redential" in said and code == "243", f"a credential's file that is missing: exit code {code}; {said}"
+    )
     guest.run(f"mv {ETC}/elsewhere {ETC}/event-hubs")
-    took = until(lambda: world.ready)
-    world.say(took < PATIENCE, f"and once it is there: ready {took:.0f} s later, by itself")
+    took = until(lambda: environment.ready)
+    environment.say(took < PATIENCE, f"and once it is there: ready {took:.0f} s later, by itself")
 
 
-def has_priorities(world: World) -> None:
+def has_priorities(environment: GuestEnvironment) -> None:
     """`journalctl -p warning` shows the warnings, and no more."""
     for name in ("logfmt", "json"):
-        world.start(f"SCHEDULED_EVENTS_LOG_FORMAT={name}\n")
-        world.azure.fault("500")
-        until(lambda: "poll.failed" in world.log("-p warning"))
-        own = f"_PID={world.shown('MainPID')}"
-        warned, rest = world.log(f"-p warning {own}").splitlines(), world.log(f"-p 7..5 {own}").splitlines()
+        environment.start(f"SCHEDULED_EVENTS_LOG_FORMAT={name}\n")
+        environment.azure.fault("500")
+        until(lambda: "poll.failed" in environment.log("-p warning"))
+        own = f"_PID={environment.shown('MainPID')}"
+        warned, rest = environment.log(f"-p warning {own}").splitlines(), environment.log(f"-p 7..5 {own}").splitlines()
         good = bool(warned) and bool(rest) and all(re.search('level"?[=:] ?"?(warn|error)', line) for line in warned)
         good = good and not any(re.search('level"?[=:] ?"?(warn|error)', line) for line in rest)
         good = good and not any(line.startswith("<") for line in (*warned, *rest))
-        world.say(good, f"journal, {name}: {len(warned)} lines of priority warning, {len(rest)} of info; {warned[:1]}")
-        world.azure.fault()
+        environment.say(
+            good, f"journal, {name}: {len(warned)} lines of priority warning, {len(rest)} of info; {warned[:1]}"
+        )
+        environment.azure.fault()
 
 
-def takes_over_from_root(world: World) -> None:
+def takes_over_from_root(environment: GuestEnvironment) -> None:
     """What root's own `run` left in the state folder is private; the service says so until it may use it."""
-    guest = world.guest
-    _stop(world)
+    guest = environment.guest
+    _stop(environment)
     guest.run(
-        f"rm -rf {STATE}/*; umask 022; timeout 20 {NAME} run --source.url={world.source} "
+        f"rm -rf {STATE}/*; umask 022; timeout 20 {NAME} run --source.url={environment.source} "
         f"--outbox.path={STATE}/outbox.db --recording.path={STATE}/recording.jsonl"
     )
     left = guest.run(f"stat -c '%a %U %n' {STATE}/*").text.splitlines()
     good = bool(left) and all(line.startswith("600 root ") for line in left)
-    world.say(
+    environment.say(
         good, f"files of root's own run: {', '.join(line.split()[0] + ' ' + line.rsplit('/', 1)[1] for line in left)}"
     )
     guest.run(f"rm {STATE}/recording.jsonl; chmod 644 {STATE}/*")  # as a copy leaves them
-    started = world.start()
-    said = _last(world.log("-p warning"), "outbox.db")
-    world.say(started and "Permission denied" in said, f"the service can't use them, goes on and says so: {said}")
+    started = environment.start()
+    said = _last(environment.log("-p warning"), "outbox.db")
+    environment.say(started and "Permission denied" in said, f"the service can't use them, goes on and says so: {said}")
     guest.run(f"chown --reference={STATE} {STATE}/*")
-    uid = guest.run(f"stat -c %u /proc/{world.shown('MainPID')}").text
+    uid = guest.run(f"stat -c %u /proc/{environment.shown('MainPID')}").text
 
     def narrowed() -> bool:
         return set(guest.run(f"stat -c '%a %u' {STATE}/outbox.db*").text.splitlines()) == {f"600 {uid}"}
 
     took = until(narrowed)
     found = guest.run(f"stat -c '%a %u' {STATE}/outbox.db*").text.splitlines()
-    good = took < PATIENCE and world.metric("outbox_writable") == 1
-    world.say(good, f"given to it by chown, they are used {took:.0f} s later, and narrowed: {', '.join(found)}")
+    good = took < PATIENCE and environment.metric("outbox_writable") == 1
+    environment.say(good, f"given to it by chown, they are used {took:.0f} s later, and narrowed: {', '.join(found)}")
     if not good:
         guest.run(f"systemctl stop {NAME}; rm -rf {STATE}/*")
 
 
-def feels_a_freeze(world: World) -> None:
+def observes_a_freeze(environment: GuestEnvironment) -> None:
     """The machine stood still: a record and a metric say for how long."""
-    world.start()
+    environment.start()
     time.sleep(5)
-    before, known = world.metric("observed_interruption_seconds_sum"), len(world.records("interruption.observed"))
-    world.guest.freeze(FREEZE_SECONDS)
-    until(lambda: len(world.records("interruption.observed")) > known)
-    felt = world.metric("observed_interruption_seconds_sum") - before
-    records = len(world.records("interruption.observed")) - known
-    good = records >= 1 and abs(felt - FREEZE_SECONDS) < 1.5
-    world.say(good, f"frozen for {FREEZE_SECONDS:.0f} s: {felt:.1f} s felt, {records} records")
+    before, known = (
+        environment.metric("observed_interruption_seconds_sum"),
+        len(environment.records("interruption.observed")),
+    )
+    environment.guest.freeze(FREEZE_SECONDS)
+    until(lambda: len(environment.records("interruption.observed")) > known)
+    observed = environment.metric("observed_interruption_seconds_sum") - before
+    records = len(environment.records("interruption.observed")) - known
+    good = records >= 1 and abs(observed - FREEZE_SECONDS) < 1.5
+    environment.say(good, f"frozen for {FREEZE_SECONDS:.0f} s: {observed:.1f} s felt, {records} records")
 
 
-def upgraded(world: World) -> None:
+def upgraded(environment: GuestEnvironment) -> None:
     """Another version takes the outbox over, full of records that nobody took."""
-    guest = world.guest
+    guest = environment.guest
     drop_in = guest.run("cat /mnt/files/event-hubs.conf").text
-    world.broker.stop()
-    world.start("# kept over the upgrade\n", drop_in)
+    environment.broker.stop()
+    environment.start("# kept over the upgrade\n", drop_in)
     for _ in range(10):
-        world.announce()
+        environment.announce()
         time.sleep(1.5)
-    world.calm()
+    environment.calm()
     before, old = (
-        int(world.metric('outbox_records{destination="event_hubs"')),
+        int(environment.metric('outbox_records{destination="event_hubs"')),
         guest.run(f"dpkg-query -W -f '${{Version}}' {NAME}").text,
     )
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get install -y {DEB}")
-    until(lambda: world.ready)
+    until(lambda: environment.ready)
     time.sleep(3)
     after, new = (
-        int(world.metric('outbox_records{destination="event_hubs"')),
+        int(environment.metric('outbox_records{destination="event_hubs"')),
         guest.run(f"dpkg-query -W -f '${{Version}}' {NAME}").text,
     )
     kept = guest.run(f"grep -c 'kept over the upgrade' {ETC}/environment").text
-    good = bool(done) and old != new and 0 < before <= after and world.active and kept == "1"
-    world.say(
+    good = bool(done) and old != new and 0 < before <= after and environment.active and kept == "1"
+    environment.say(
         good,
         f"upgrade from {old} to {new}: {before} records waited before, {after} after; {_last(done.text)}",
     )
-    known = len(world.broker.messages())
-    world.broker.start()
-    took = until(lambda: world.metric('outbox_records{destination="event_hubs"') == 0)
-    world.say(
-        took < PATIENCE and len(world.broker.messages()) >= known + before,
-        f"Event Hubs is there again: {len(world.broker.messages()) - known} delivered after {took:.0f} s",
+    known = len(environment.broker.messages())
+    environment.broker.start()
+    took = until(lambda: environment.metric('outbox_records{destination="event_hubs"') == 0)
+    environment.say(
+        took < PATIENCE and len(environment.broker.messages()) >= known + before,
+        f"Event Hubs is there again: {len(environment.broker.messages()) - known} delivered after {took:.0f} s",
     )
-    world.start()
+    environment.start()
 
 
-def booted_again(world: World) -> None:
+def booted_again(environment: GuestEnvironment) -> None:
     """After an orderly shutdown the agent said its last word, and the next one takes up, with the same user."""
-    guest = world.guest
-    until(lambda: world.ready)
+    guest = environment.guest
+    until(lambda: environment.ready)
     ended = guest.run(
         f"journalctl --no-pager -b -1 -o cat -u {NAME} | grep 'Deactivated successfully' | tail -n 1"
     ).text
-    stopped, started = world.records("agent.stopped"), world.records("agent.started")
+    stopped, started = environment.records("agent.stopped"), environment.records("agent.started")
     good = bool(ended) and bool(stopped) and bool(started)
     rebooted = started[-1].get("data", {}).get("rebooted") if started else None
-    world.say(
+    environment.say(
         good and rebooted is True,
         f"at the shutdown: {ended}; {len(stopped)} agent.stopped, then agent.started with rebooted={rebooted}",
     )
     files = set(guest.run(f"stat -c '%a %u' {STATE}/*").text.splitlines())
-    uid = guest.run(f"stat -c %u /proc/{world.shown('MainPID')}").text
-    world.say(
-        files == {f"600 {uid}"} and world.active,
-        f"after the boot: active, files {files}, uid {uid}, restarts {world.shown('NRestarts')}",
+    uid = guest.run(f"stat -c %u /proc/{environment.shown('MainPID')}").text
+    environment.say(
+        files == {f"600 {uid}"} and environment.active,
+        f"after the boot: active, files {files}, uid {uid}, restarts {environment.shown('NRestarts')}",
     )
 
 
-def removed(world: World) -> None:
+def removed(environment: GuestEnvironment) -> None:
     """Removed, it is stopped and its settings stay; purged, nothing stays."""
-    guest = world.guest
+    guest = environment.guest
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get remove -y {NAME}")
     left = guest.run(f"ls -d /opt/{NAME} /usr/bin/{NAME} {ETC}/config.toml {STATE} {UNIT} 2>/dev/null").text.split()
     running = guest.run(f"pgrep -f /opt/{NAME}/").text
     good = bool(done) and not running and f"{ETC}/config.toml" in left and STATE in left and f"/opt/{NAME}" not in left
-    world.say(good, f"removed: nothing runs, left are {', '.join(left)}")
+    environment.say(good, f"removed: nothing runs, left are {', '.join(left)}")
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge -y {NAME}")
     left = guest.run(f"ls -d /opt/{NAME} /usr/bin/{NAME} {ETC} {STATE} /var/lib/{NAME} {UNIT} 2>/dev/null").text.split()
-    world.say(bool(done) and not left, f"purged: {', '.join(left) or 'nothing is left'}")
+    environment.say(bool(done) and not left, f"purged: {', '.join(left) or 'nothing is left'}")
     failed = guest.run("systemctl --failed --no-legend --plain").text
-    world.say(not failed, f"units that failed: {failed or 'none'}")
+    environment.say(not failed, f"units that failed: {failed or 'none'}")
 
 
-def _held(world: World) -> tuple[bool, int]:
+def _held(environment: GuestEnvironment) -> tuple[bool, int]:
     """Whether an event that comes now is held for the hold file's sake, and how many approvals were sent."""
-    before = world.approved
-    world.announce()
-    took = until(lambda: 'reason="held"' in world.get("/metrics"))
+    before = environment.approved
+    environment.announce()
+    took = until(lambda: 'reason="held"' in environment.get("/metrics"))
     time.sleep(QUIET_SECONDS)
-    return took < PATIENCE and world.metric("approval_held") == 1, world.approved - before
+    return took < PATIENCE and environment.metric("approval_held") == 1, environment.approved - before
 
 
-def _stop(world: World) -> float:
+def _stop(environment: GuestEnvironment) -> float:
     """Stop the unit; the seconds that systemd itself counted, in the guest's own time."""
-    world.guest.run(f"systemctl stop {NAME}")
-    began, ended = (int(world.shown(f"{name}TimestampMonotonic")) for name in ("ActiveExit", "InactiveEnter"))
+    environment.guest.run(f"systemctl stop {NAME}")
+    began, ended = (int(environment.shown(f"{name}TimestampMonotonic")) for name in ("ActiveExit", "InactiveEnter"))
     return (ended - began) / 1e6
 
 
@@ -398,11 +424,11 @@ def _last(text: str, word: str = "") -> str:
     return lines[-1].strip()[:300] if lines else ""
 
 
-Proof = Callable[[World], None]
+Proof = Callable[[GuestEnvironment], None]
 BEFORE: Final[tuple[Proof, ...]] = (
     installed,
     sandboxed,
-    told_and_approved,
+    recorded_and_approved,
     stops,
     comes_back,
     delivers,
@@ -410,7 +436,7 @@ BEFORE: Final[tuple[Proof, ...]] = (
     explained,
     has_priorities,
     takes_over_from_root,
-    feels_a_freeze,
+    observes_a_freeze,
     handshake.shakes_hands,
     handshake.is_tried,
     handshake.prepares_once,

@@ -28,12 +28,12 @@ from exporter.log.log import Log
 from exporter.outbox.store import Outbox
 from exporter.secrets import Sieve
 from exporter.text.terminal import (
-    complain,
     discard_unwritable,
     is_reader_gone,
     prepare,
+    print_error,
+    print_line,
     printable,
-    say,
 )
 from exporter.text.timeline import record_lines
 from tests.support import factories
@@ -204,9 +204,9 @@ def test_the_log_escapes_values_names_and_nested_values(style: Any) -> None:
 
 
 def test_a_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """`say` prints one line whatever is in the text, `complain` redacts."""
-    say(f"a{ATTACK}b")
-    complain(f"{ATTACK} SharedAccessKey=hunter2")
+    """`say` prints one line whatever is in the text, `print_error` redacts."""
+    print_line(f"a{ATTACK}b")
+    print_error(f"{ATTACK} SharedAccessKey=hunter2")
     printed = capsys.readouterr()
     assert safe(printed.out)
     assert printed.out.count("\n") == 1
@@ -266,7 +266,7 @@ TEXT = "≥ 0.2 s, ä→日本😀"
 def printed(stream: io.TextIOWrapper, environ: Mapping[str, str]) -> bytes:
     """What arrives in a stream that was prepared."""
     prepare(stream, environ)
-    say(TEXT, stream)
+    print_line(TEXT, stream)
     raw = stream.buffer
     assert isinstance(raw, io.BytesIO)
     return raw.getvalue()

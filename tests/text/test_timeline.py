@@ -19,8 +19,8 @@ EVENT_ID = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
 def a_record(kind: str = "scheduled", severity: str = "WARN", **data: Any) -> Record:
     event = {"EventId": EVENT_ID, "EventType": "Reboot"}
     message = "Reboot of this VM is scheduled, not before 2026-03-02T09:15:20.000000Z"
-    told = {"event": event, "message": message, **data}
-    return factories.a_record(kind=kind, subject=EVENT_ID, vm="vm-1", time=AT, severity=severity, **told)
+    recorded = {"event": event, "message": message, **data}
+    return factories.a_record(kind=kind, subject=EVENT_ID, vm="vm-1", time=AT, severity=severity, **recorded)
 
 
 def test_a_line_says_when_how_bad_whose_what_and_which() -> None:

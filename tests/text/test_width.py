@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.text.terminal import WIDTH, columns, listed, tell, wrapped
+from exporter.text.terminal import WIDTH, columns, listed, print_wrapped, wrapped
 from tests.support.lines import too_wide
 
 WIDE = "虚拟机"
@@ -61,7 +61,7 @@ def test_what_a_terminal_lacks_is_escaped_before_it_is_measured(encoding: str, s
     """Where each wide character becomes six, the lines still fit."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
-    tell("name  " + " ".join([WIDE] * 40), out, hang=6)
+    print_wrapped("name  " + " ".join([WIDE] * 40), out, hang=6)
     printed = raw.getvalue().decode(encoding)
     assert shown in printed
     assert too_wide(printed) == []

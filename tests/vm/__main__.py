@@ -94,10 +94,12 @@ def run(machine: Machine) -> bool:
     for name, do in CASES:
         steps, stalls = do(machine)
         said = machine.heard(1.5)
-        felt_steps, felt_stalls = _felt(said, "clock_step"), _felt(said, "stall")
-        verdicts.append(_same(felt_steps, steps) and _same(felt_stalls, stalls) and not _named(said, "trouble"))
-        told = f"steps {_list(felt_steps)} of {_list(steps)} s, stalls {_list(felt_stalls)} of {_list(stalls)} s"
-        _print(verdicts[-1], f"{name}: {told}")
+        observed_steps, observed_stalls = _observed(said, "clock_step"), _observed(said, "stall")
+        verdicts.append(_same(observed_steps, steps) and _same(observed_stalls, stalls) and not _named(said, "trouble"))
+        recorded = (
+            f"steps {_list(observed_steps)} of {_list(steps)} s, stalls {_list(observed_stalls)} of {_list(stalls)} s"
+        )
+        _print(verdicts[-1], f"{name}: {recorded}")
         for one in _named(said, "trouble"):
             print(f"       {one}")
     return all((*verdicts, _even(said)))
@@ -111,12 +113,14 @@ def _named(said: list[Said], word: str) -> list[Said]:
     return [one for one in said if one["guest"] == word]
 
 
-def _felt(said: list[Said], kind: str) -> list[float]:
+def _observed(said: list[Said], kind: str) -> list[float]:
     return [one["seconds"] for one in _named(said, "interruption") if one["kind"] == kind]
 
 
-def _same(felt: list[float], done: list[float]) -> bool:
-    return len(felt) == len(done) and all(abs(one - other) <= NEAR for one, other in zip(felt, done, strict=True))
+def _same(observed: list[float], done: list[float]) -> bool:
+    return len(observed) == len(done) and all(
+        abs(one - other) <= NEAR for one, other in zip(observed, done, strict=True)
+    )
 
 
 def _list(seconds: list[float]) -> str:
@@ -163,7 +167,7 @@ def main() -> int:
             with Machine(kernel, folder / "initrd", folder) as machine:
                 print(f"booted {time.monotonic() - began:.1f} s after the beginning", flush=True)
                 fine = run(machine)
-                machine.tell("end")
+                machine.send_line("end")
         except Missing as missing:
             print(missing, file=sys.stderr)
             return 2

@@ -72,13 +72,13 @@ class Machine:
                 if line.startswith('{"guest"'):
                     self._said.put(json.loads(line))
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """A command to the guest's first process."""
         self._commands.sendall(line.encode() + b"\n")
 
     def set_clock(self, ahead: float = 0.0) -> None:
         """Sets the guest's time of day to the host's, or so many seconds ahead, as a time service does."""
-        self.tell(f"clock {time.time_ns() + round(ahead * 1e9)}")
+        self.send_line(f"clock {time.time_ns() + round(ahead * 1e9)}")
 
     def pause(self, seconds: float) -> float:
         """All of the machine, its clocks too, stands still; the seconds that it did in truth."""

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
-from exporter.web.config_file import RateLimit, WebSettings
+from exporter.web.config_file import RateLimit, WebConfigFile
 from tests.support.certificates import Authority, encrypted, ends, write
 from tests.support.factories import Clock
 from tests.support.log_reading import logged
@@ -223,7 +223,7 @@ USERS = f"basic_auth_users: {{alice: '{HASH}'}}\n"
 HEADERS = "http_server_config: {{headers: {{{}}}}}\n".format
 
 
-def reloaded(path: Path, before: str, after: str) -> tuple[WebConfig, WebSettings, str]:
+def reloaded(path: Path, before: str, after: str) -> tuple[WebConfig, WebConfigFile, str]:
     """What a reload does: the configuration, the settings before, and the log."""
     text = io.StringIO()
     log = Log(text)

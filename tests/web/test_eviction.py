@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.web.connection import Connection, Rank, choose_eviction, peer_of
+from exporter.web.connection import Rank, WebConnection, choose_eviction, peer_of
 
 
-class Ranked(Connection):
+class Ranked(WebConnection):
     """A connection that needs no socket to be evicted."""
 
     def __init__(self, peer: str, since: float, ranked: Rank) -> None:
@@ -28,7 +28,7 @@ def test_the_peer_with_the_most_connections_loses_one(rank: Rank) -> None:
 def test_of_one_peer_stuck_connections_go_first_then_idle_ones_then_the_oldest() -> None:
     """Age decides between those of the same rank."""
     ranks = (Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2
-    connections: list[Connection] = [Ranked("nat", float(n), rank) for n, rank in enumerate(ranks)]
+    connections: list[WebConnection] = [Ranked("nat", float(n), rank) for n, rank in enumerate(ranks)]
     order = []
     while connections:
         evicted = choose_eviction(connections, 99.0)

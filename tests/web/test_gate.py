@@ -14,11 +14,11 @@ import pytest
 
 from exporter.log.log import Log
 from exporter.web.connection import Limits
-from exporter.web.responses import GATE, STATUS, Accept, Response
+from exporter.web.responses import GATE, STATUS, Accept, WebResponse
 from exporter.web.server import WebServer
 from tests.support.certificates import Authority, write
+from tests.support.connection_flood import Crowd, hosts
 from tests.support.log_reading import logged
-from tests.support.web_crowd import Crowd, hosts
 from tests.support.web_target import config, connect, read_all, serving, target
 
 AUTH = ("prometheus", "right")
@@ -137,11 +137,11 @@ class Failing:
     def __init__(self) -> None:
         self.broken, self.released = True, threading.Event()
 
-    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+    def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
         if self.broken:
             raise RuntimeError("the secret reason")
         self.released.wait(30)
-        return Response(503, "text/plain", b"Closed.\n")
+        return WebResponse(503, "text/plain", b"Closed.\n")
 
 
 def test_a_fault_of_the_agent_opens_the_gate() -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from exporter.log.log import Log
 from exporter.text.values import InvalidValue
 from exporter.web.connection import Limits
-from exporter.web.responses import ROUTES, Accept, Response, choose_accept, takes_gzip
+from exporter.web.responses import ROUTES, Accept, WebResponse, choose_accept, takes_gzip
 from exporter.web.server import WebServer, is_taken
 from tests.support.log_reading import logged
 from tests.support.peers import until
@@ -195,12 +195,12 @@ class Numbered:
     def __init__(self) -> None:
         self.begun, self.released, self.number = threading.Event(), threading.Event(), 0
 
-    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+    def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
         if path == "/metrics":
             self.number += 1
             self.begun.set()
             self.released.wait(30)
-        return Response(200, "text/plain", str(self.number).encode())
+        return WebResponse(200, "text/plain", str(self.number).encode())
 
 
 class Failing:
@@ -208,10 +208,10 @@ class Failing:
 
     broken = True
 
-    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+    def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
         if self.broken:
             raise RuntimeError("the secret reason")
-        return Response(200, "text/plain", b"fine again")
+        return WebResponse(200, "text/plain", b"fine again")
 
 
 def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
@@ -228,12 +228,12 @@ def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
     assert [answer.status_code for answer in answers] == [500] * 3
     assert not any("secret" in answer.text or "Traceback" in answer.text for answer in answers)
     assert good.text == "fine again"
-    failed, mended = logged(log, text).splitlines()
+    failed, repaired = logged(log, text).splitlines()
     assert "level=error event=web.page_failed" in failed
     assert "the secret reason" in failed
     assert "where=test_server.py:" in failed
-    assert "event=web.page_works_again" in mended
-    assert "failures=3" in mended
+    assert "event=web.page_works_again" in repaired
+    assert "failures=3" in repaired
 
 
 class Stuck:
@@ -242,10 +242,10 @@ class Stuck:
     def __init__(self) -> None:
         self.released = threading.Event()
 
-    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+    def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
         if path == "/metrics":
             self.released.wait(30)
-        return Response(200, "text/plain", b"fine")
+        return WebResponse(200, "text/plain", b"fine")
 
 
 def test_a_page_that_hangs_delays_nothing_else() -> None:
@@ -268,8 +268,8 @@ def test_headers_of_the_application_are_sent() -> None:
     """What the application adds, such as a landing page's Content-Security-Policy, reaches the client."""
 
     class Page:
-        def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
-            return Response(
+        def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
+            return WebResponse(
                 503, "text/html; charset=utf-8", b"<p>", (("Content-Security-Policy", "default-src 'none'"),)
             )
 

@@ -37,7 +37,9 @@ PROOFS: Final = ("tests/windows", "tests/commands/service", "tests/system/test_s
 
 BY_FILE: Final = ("tests", "tests/system", "tests/web", "tests/commands")
 """Folders whose files are portions of their own; of the others the whole folder is one."""
-LONG: Final = tuple(f"tests/{room}" for room in ("system", "web", "sinks", "simulator", "commands", "agent", "core"))
+LONG: Final = tuple(
+    f"tests/{package}" for package in ("system", "web", "sinks", "simulator", "commands", "agent", "core")
+)
 """These first, so that the last portions are short."""
 
 PORTION_SECONDS: Final = 900.0
@@ -100,7 +102,7 @@ def main() -> int:
     except Missing as error:
         print(error, file=sys.stderr)
         return 2
-    return _told(portions, time.monotonic() - began)
+    return _recorded(portions, time.monotonic() - began)
 
 
 def set_up() -> Prefix:
@@ -139,7 +141,7 @@ def suite() -> list[str]:
     """The portions of all tests but the proofs, those that take long first."""
     others = [file for file in files() if not file.startswith(PROOFS)]
     names = {file if file.rpartition("/")[0] in BY_FILE else file.rpartition("/")[0] for file in others}
-    order = {room: number for number, room in enumerate(LONG)}
+    order = {package: number for number, package in enumerate(LONG)}
     return sorted(names, key=lambda name: (order.get("/".join(name.split("/")[:2]), len(LONG)), name))
 
 
@@ -199,7 +201,7 @@ def portion_of(name: str, seconds: float, code: int, log: Path) -> Portion:
     return Portion(name, seconds, counts, failed, f"{fault}: {log}" if fault else "", unjudged=bool(died))
 
 
-def _told(portions: Sequence[Portion], seconds: float) -> int:
+def _recorded(portions: Sequence[Portion], seconds: float) -> int:
     """The end of it: what failed, and the sums."""
     for portion in portions:
         for line in (*portion.failed, *((str(portion),) if portion.fault else ())):

@@ -13,7 +13,7 @@ import pytest
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.agent_world import document, event, started
+from tests.support.agent_environment import document, event, started
 from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.peers import until
 from tests.support.running import Run

@@ -19,7 +19,7 @@ from exporter.windows.service_manager import (
     CONTROL_SHUTDOWN,
     CONTROL_STOP,
     SERVICE_SPECIFIC_ERROR,
-    State,
+    ServiceState,
     StatusReporter,
     command_line,
     control,
@@ -56,7 +56,7 @@ def states(reported: list[Reported]) -> list[int]:
 def test_a_program_that_ends_well_is_reported_starting_running_and_stopped() -> None:
     reported: list[Reported] = []
     assert serve(Ends(0), StatusReporter(reported.append)) == 0
-    assert states(reported) == [State.START_PENDING, State.RUNNING, State.STOPPED]
+    assert states(reported) == [ServiceState.START_PENDING, ServiceState.RUNNING, ServiceState.STOPPED]
     assert [status[2] for status in reported] == [0, ACCEPTED, 0], "controls are taken while it runs alone"
     assert reported[-1][3:5] == (0, 0)
     assert reported[0][6] > 0, "a start has a hint, or the manager gives up after two seconds"
@@ -65,20 +65,20 @@ def test_a_program_that_ends_well_is_reported_starting_running_and_stopped() -> 
 def test_running_is_not_reported_before_the_program_has_started() -> None:
     reported: list[Reported] = []
     assert serve(Ends(2, starts=False), StatusReporter(reported.append)) == 2
-    assert State.RUNNING not in states(reported)
+    assert ServiceState.RUNNING not in states(reported)
 
 
 def test_wrong_settings_are_reported_as_a_stop_with_their_own_code_so_that_nothing_restarts_them() -> None:
     reported: list[Reported] = []
     serve(Ends(BAD_CONFIGURATION, starts=False), StatusReporter(reported.append))
-    assert reported[-1][1] == State.STOPPED
+    assert reported[-1][1] == ServiceState.STOPPED
     assert reported[-1][3:5] == (SERVICE_SPECIFIC_ERROR, BAD_CONFIGURATION)
 
 
 def test_any_other_failure_is_not_reported_as_a_stop_so_that_the_recovery_actions_begin() -> None:
     reported: list[Reported] = []
     assert serve(Ends(1, starts=False), StatusReporter(reported.append)) == 1
-    assert State.STOPPED not in states(reported)
+    assert ServiceState.STOPPED not in states(reported)
 
 
 def test_a_failure_after_a_stop_was_asked_for_is_a_stop_and_not_restarted() -> None:
@@ -89,7 +89,7 @@ def test_a_failure_after_a_stop_was_asked_for_is_a_stop_and_not_restarted() -> N
     ended.start()
     assert control(CONTROL_STOP, program, reporter) == 0
     ended.join(30)
-    assert states(reported)[-2:] == [State.STOP_PENDING, State.STOPPED]
+    assert states(reported)[-2:] == [ServiceState.STOP_PENDING, ServiceState.STOPPED]
     assert reported[-1][3:5] == (SERVICE_SPECIFIC_ERROR, 1)
 
 
@@ -101,7 +101,9 @@ def test_a_stop_and_a_shutdown_are_reported_at_once_and_end_the_program(code: in
     reporter.running()
     program = Ends(0, at_once=False)
     assert control(code, program, reporter) == 0
-    assert states(reported)[-1] == State.STOP_PENDING, "before the program has ended: the manager waits for the answer"
+    assert states(reported)[-1] == ServiceState.STOP_PENDING, (
+        "before the program has ended: the manager waits for the answer"
+    )
     assert program.stopped.wait(30)
 
 
@@ -110,7 +112,7 @@ def test_a_second_stop_is_no_second_report() -> None:
     reporter, program = StatusReporter(reported.append), Ends(0)
     for _ in range(2):
         control(CONTROL_STOP, program, reporter)
-    assert states(reported) == [State.STOP_PENDING]
+    assert states(reported) == [ServiceState.STOP_PENDING]
 
 
 def test_being_asked_how_it_is_changes_nothing_and_an_unknown_control_is_refused() -> None:
@@ -124,7 +126,7 @@ def test_being_asked_how_it_is_changes_nothing_and_an_unknown_control_is_refused
 
 @given(st.lists(st.sampled_from(["start_pending", "running", "stop_pending", "stopped"]), max_size=8))
 def test_states_never_go_backwards(calls: list[str]) -> None:
-    order = [State.START_PENDING, State.RUNNING, State.STOP_PENDING, State.STOPPED]
+    order = [ServiceState.START_PENDING, ServiceState.RUNNING, ServiceState.STOP_PENDING, ServiceState.STOPPED]
     reported: list[Reported] = []
     reporter = StatusReporter(reported.append)
     for call in calls:
@@ -132,7 +134,7 @@ def test_states_never_go_backwards(calls: list[str]) -> None:
             reporter.stopped(0)
         else:
             getattr(reporter, call)()
-    places = [order.index(State(status[1])) for status in reported]
+    places = [order.index(ServiceState(status[1])) for status in reported]
     assert all(before < after for before, after in pairwise(places))
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from exporter.commands.check.disk import open_to_writers
 from exporter.commands.check.files import exposed_folders, file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
+from exporter.commands.check.report import Finding, FindingVerdict, ProbeEnvironment, Timeouts
 from exporter.commands.stops import left_on_stop
 from exporter.config.command_line import add_format
 from exporter.config.load import ConfigError, load, policy_values, value_text
@@ -32,7 +32,7 @@ from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.log.log import Log, captured_libraries
 from exporter.secrets import Sieve, redact
 from exporter.text.format import format_duration
-from exporter.text.terminal import say, tell
+from exporter.text.terminal import print_line, print_wrapped
 from exporter.web.config_file import read_web_file
 
 SUMMARY_HANG: Final = 16
@@ -84,25 +84,25 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     exposed = (*readable_secrets(settings, environment), *open_to_writers(settings), *exposed_folders(settings))
     warnings = (*settings.warnings, *exposed, *missing_packages(settings))
     if not as_json:
-        tell("configuration is valid")
+        print_wrapped("configuration is valid")
         for name, text in lines:
-            tell(sieve(f"  {name:<13} {text}"), hang=SUMMARY_HANG)
+            print_wrapped(sieve(f"  {name:<13} {text}"), hang=SUMMARY_HANG)
         for warning in warnings:
-            tell(sieve(f"warning: {warning}"), hang=WARNING_HANG)
+            print_wrapped(sieve(f"warning: {warning}"), hang=WARNING_HANG)
     if args.probe and not as_json:
-        tell("")
-        tell(f"probing, for at most {environment.timeouts.total:g} s; nothing is approved or published")
+        print_wrapped("")
+        print_wrapped(f"probing, for at most {environment.timeouts.total:g} s; nothing is approved or published")
     findings: tuple[Finding, ...] = ()
     if args.probe:
         with left_on_stop(), captured_libraries(Log(None)):
             findings = tuple(run_probes(settings, environment))
     if as_json:
-        told = {"valid": True, "warnings": list(warnings), "settings": values(settings), "summary": dict(lines)}
+        shown = {"valid": True, "warnings": list(warnings), "settings": values(settings), "summary": dict(lines)}
         probed = [asdict(finding) for finding in findings] if args.probe else None
-        _print_json({**NOTHING, **told, "findings": probed}, sieve)
+        _print_json({**NOTHING, **shown, "findings": probed}, sieve)
     else:
         print_findings(findings, sieve)
-    return FAILED if any(finding.verdict is Verdict.FAIL for finding in findings) else DONE
+    return FAILED if any(finding.verdict is FindingVerdict.FAIL for finding in findings) else DONE
 
 
 def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:
@@ -122,12 +122,12 @@ def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settin
 def print_findings(findings: Iterable[Finding], sieve: Sieve) -> None:
     """Print one line for each finding, without a secret."""
     for finding in findings:
-        tell(sieve(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}"), hang=FINDING_HANG)
+        print_wrapped(sieve(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}"), hang=FINDING_HANG)
 
 
-def _print_json(told: Mapping[str, object], sieve: Sieve) -> None:
+def _print_json(value: Mapping[str, object], sieve: Sieve) -> None:
     """The whole of it as one JSON object on one line, without any secret in a text of it."""
-    say(json.dumps(_sifted(told, sieve), ensure_ascii=False))
+    print_line(json.dumps(_sifted(value, sieve), ensure_ascii=False))
 
 
 def _sifted(value: object, sieve: Sieve) -> object:

@@ -23,10 +23,10 @@ from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fa
 from exporter.config.places import hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
-from exporter.event_files.folder import Folder, Unfit
+from exporter.event_files.folder import Folder, PathOccupied
 from exporter.files import fault_of, open_folder
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
-from exporter.outbox.file import content_fault, file_uri, is_blank, load_meta
+from exporter.outbox.file import file_uri, is_blank, load_meta, unusable_reason
 from exporter.outbox.lock import FileLock
 from exporter.windows import access
 from exporter.windows.places import NO_SHARE, is_on_network
@@ -191,7 +191,7 @@ def _read_outbox(path: Path) -> tuple[str, str, int, int]:
             try:
                 if is_blank(db):
                     return "", "", 0, 0
-                if fault := content_fault(db):
+                if fault := unusable_reason(db):
                     return fault, "", 0, 0
                 state, _ = load_meta(db)
                 counted = "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue"
@@ -280,6 +280,6 @@ def probe_event_files(settings: Settings, _: ProbeEnvironment) -> Report:
         return Report((refusal,))
     try:
         Folder(path).check_status()
-    except Unfit as error:
+    except PathOccupied as error:
         return Report((fail("event_files", str(error)),))
     return Report((ok("event_files", f"{path} can be written"),))

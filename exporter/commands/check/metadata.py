@@ -19,9 +19,9 @@ from exporter.commands.check.report import (
     UNKNOWN_NAME,
     ClockReading,
     Finding,
+    FindingVerdict,
     ProbeEnvironment,
     Report,
-    Verdict,
     clock_of,
     fail,
     ok,
@@ -32,7 +32,7 @@ from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, alike, parse_document
 from exporter.core.records import Vm
 from exporter.core.scope import ownership_of
-from exporter.core.state import Whose
+from exporter.core.state import Ownership
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError, one_line
 from exporter.secrets import redact
@@ -62,13 +62,13 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
     if obstacle := reach(parts.hostname or "", port, environment.timeouts.connect):
         return Report((fail(TOPIC, unreachable(obstacle, settings.source.url, environment)),))
     with ThreadPoolExecutor(2) as pool:
-        asking_who = pool.submit(_ask, settings, environment, MetadataClient.instance)
+        asking_identity = pool.submit(_ask, settings, environment, MetadataClient.instance)
         events = _ask(settings, environment, lambda client: client.fetch().body)
-        who = asking_who.result()
-    findings = [*_events(events, who, settings, environment), *_identity(who, events, settings)]
+        identity = asking_identity.result()
+    findings = [*_events(events, identity, settings, environment), *_identity(identity, events, settings)]
     # What answers in the place of the service has a clock of its own.
-    clocks = who.clocks or events.clocks if findings[0].verdict is Verdict.OK else ()
-    return Report(tuple(findings), clocks, who.value.id if who.value else "")
+    clocks = identity.clocks or events.clocks if findings[0].verdict is FindingVerdict.OK else ()
+    return Report(tuple(findings), clocks, identity.value.id if identity.value else "")
 
 
 def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
@@ -89,11 +89,13 @@ def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[
     return _Asked(value, error, client.headers, clocks, took)
 
 
-def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environment: ProbeEnvironment) -> list[Finding]:
+def _events(
+    events: _Asked[bytes], identity: _Asked[Vm], settings: Settings, environment: ProbeEnvironment
+) -> list[Finding]:
     url = settings.source.url
     if events.error is not None:
         if events.error.reason == "timeout":
-            return [only_late(url, environment.timeouts.answer, who.error is None)]
+            return [only_late(url, environment.timeouts.answer, identity.error is None)]
         return [explained(events.error, events.headers, settings, environment)]
     try:
         document = parse_document(events.value or b"")
@@ -105,13 +107,16 @@ def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environm
     count = document.elements
     what = f"document {document.incarnation}, {count or 'no'} event{'' if count == 1 else 's'}"
     answered = ok(TOPIC, f"{url} answered in {events.took * 1000:.0f} ms: {what}")
-    return [answered, *_unnamed(document, who.value, settings)]
+    return [answered, *_unnamed(document, identity.value, settings)]
 
 
-def _unnamed(document: Document, who: Vm | None, settings: Settings) -> list[Finding]:
+def _unnamed(document: Document, vm: Vm | None, settings: Settings) -> list[Finding]:
     """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
-    name = settings.source.vm_name or (who.name if who else "")
-    if not {ownership_of(event.resources, name) for event in document.events} <= {Whose.THEIRS} or not document.events:
+    name = settings.source.vm_name or (vm.name if vm else "")
+    if (
+        not {ownership_of(event.resources, name) for event in document.events} <= {Ownership.THEIRS}
+        or not document.events
+    ):
         return []
     names = dict.fromkeys(name for event in document.events for name in event.resources or ())
     shown = ", ".join(one_line(name) for name in list(names)[:_MAX_NAMES]) + (
@@ -126,20 +131,20 @@ def _unnamed(document: Document, who: Vm | None, settings: Settings) -> list[Fin
     ]
 
 
-def _identity(who: _Asked[Vm], events: _Asked[bytes], settings: Settings) -> list[Finding]:
+def _identity(identity: _Asked[Vm], events: _Asked[bytes], settings: Settings) -> list[Finding]:
     configured = settings.source.vm_name
-    if who.error is not None:
-        if events.error is not None and events.error.reason == who.error.reason:
+    if identity.error is not None:
+        if events.error is not None and events.error.reason == identity.error.reason:
             return []  # said already
-        detail = one_line(who.error.detail)
+        detail = one_line(identity.error.detail)
         return [
             (warn if configured else fail)(
                 "identity",
-                f"Azure does not say who this VM is ({who.error.reason}: {detail}); "
+                f"Azure does not say who this VM is ({identity.error.reason}: {detail}); "
                 + (f"the configured name {configured} stands" if configured else _NAMELESS),
             )
         ]
-    azure = who.value or Vm()
+    azure = identity.value or Vm()
     return [_named(azure, configured), *_tags(azure)]
 
 

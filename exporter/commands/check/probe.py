@@ -113,16 +113,16 @@ def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
     occupant = identify(host, port, encrypted=bool(settings.web.config_file), seconds=seconds)
     served = f"{address} is served by this agent, which is running"
     if occupant.kind == "agent":
-        told = findings(occupant.status, settings) if occupant.status is not None else ()
-        return Report((ok("web", served), *told))
+        reported = findings(occupant.status, settings) if occupant.status is not None else ()
+        return Report((ok("web", served), *reported))
     if occupant.kind == "password":
         hidden = "it wants a password, of which the settings have only the hash, so it was not asked for its mode"
         return Report((ok("web", f"{served}; {hidden}"),))
     if occupant.kind == "certificate":
         likely = f"{address} is taken by what wants a client certificate: most likely this agent, running"
         return Report((warn("web", likely),))
-    who = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
+    occupied_by = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
     if reserved and not occupant.name:
-        who += f", or {RESERVED_PORTS}"
+        occupied_by += f", or {RESERVED_PORTS}"
     advice = "stop that, or set web.listen_address to another port (and tell Prometheus)"
-    return Report((fail("web", f"{address} is taken {who}: {advice}"),))
+    return Report((fail("web", f"{address} is taken {occupied_by}: {advice}"),))

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 
-class Verdict(StrEnum):
+class FindingVerdict(StrEnum):
     """How bad a finding is. Only FAIL makes `check --probe` end with 1."""
 
     OK = "ok"
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 class Finding(Struct, frozen=True):
     """One line of `check --probe`. `topic` is what was probed, `sentence` what was found and what to do about it."""
 
-    verdict: Verdict
+    verdict: FindingVerdict
     topic: str
     sentence: str
 
@@ -79,17 +79,17 @@ class ProbeEnvironment:
 
 def ok(topic: str, sentence: str) -> Finding:
     """A finding that all is well."""
-    return Finding(Verdict.OK, topic, sentence)
+    return Finding(FindingVerdict.OK, topic, sentence)
 
 
 def warn(topic: str, sentence: str) -> Finding:
     """A finding that somebody should know of, with which the agent works."""
-    return Finding(Verdict.WARN, topic, sentence)
+    return Finding(FindingVerdict.WARN, topic, sentence)
 
 
 def fail(topic: str, sentence: str) -> Finding:
     """A finding with which the agent, or one of its outputs, does not work."""
-    return Finding(Verdict.FAIL, topic, sentence)
+    return Finding(FindingVerdict.FAIL, topic, sentence)
 
 
 UNKNOWN_NAME: Final = "has a name that is not known"

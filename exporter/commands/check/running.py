@@ -47,7 +47,7 @@ _UNNAMED: Final = {"", "0.0.0.0", "::"}  # noqa: S104  # compared, not bound
 """Addresses to listen on that stand for all."""
 
 
-Kind = Literal["agent", "password", "certificate", "other"]
+OccupantKind = Literal["agent", "password", "certificate", "other"]
 """What listens on an address that is taken: the agent; the agent, and it wants a password, of which the settings hold
 only a hash; something that wants a client certificate, which we have none of; or something else."""
 
@@ -56,7 +56,7 @@ class Occupant(Struct, frozen=True):
     """What answers at an address: `name` is what another program calls itself, `status` what an agent says; None for
     an agent that is just starting, or whose answer can't be read."""
 
-    kind: Kind
+    kind: OccupantKind
     name: str = ""
     status: Mapping[str, Any] | None = None
 
@@ -148,28 +148,28 @@ def _read(body: bytes) -> Mapping[str, Any] | None:
 
 def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ...]:
     """What the running agent says of itself, and where it differs from these settings."""
-    told = _Told(status)
-    version, mode, name = told.text("agent", "version"), told.text("approval", "mode"), told.text("vm", "name")
+    agent = _AgentStatus(status)
+    version, mode, name = agent.text("agent", "version"), agent.text("approval", "mode"), agent.text("vm", "name")
     on = f"on {name}" if name else "and does not know the name of this VM"
-    who = f"version {version or 'not said'} runs in mode {mode or 'not said'} {on}"
-    reason = told.text("source", "failure")
-    if told.value("source", "up") is True:
-        first = ok(TOPIC, f"{who}; it reads the metadata service")
+    running = f"version {version or 'not said'} runs in mode {mode or 'not said'} {on}"
+    reason = agent.text("source", "failure")
+    if agent.value("source", "up") is True:
+        first = ok(TOPIC, f"{running}; it reads the metadata service")
     else:
         why = failure(reason) if reason else "it was not asked yet"
-        first = warn(TOPIC, f"{who}; it does not read the metadata service: {why}")
-    differences = "; ".join(_differences(told, settings))
+        first = warn(TOPIC, f"{running}; it does not read the metadata service: {why}")
+    differences = "; ".join(_differences(agent, settings))
     restart = f"the agent that runs here has {differences}: restart it to take them over"
-    return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(told, settings))
+    return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(agent, settings))
 
 
-def _files(told: _Told, settings: Settings) -> Iterator[Finding]:
+def _files(agent: _AgentStatus, settings: Settings) -> Iterator[Finding]:
     """Files of these settings that the agent sees otherwise than this command, whatever makes the difference.
 
     What this command can't look at is not compared.
     """
-    events, folder = told.value("event_files"), settings.event_files.path
-    files = told.value("approval", "files")
+    events, folder = agent.value("event_files"), settings.event_files.path
+    files = agent.value("approval", "files")
     theirs: dict[str, object] = dict(files) if isinstance(files, dict) else {}
     asked = {settings.approval.hold_file, *(rule.require_file for rule in settings.approval.rules)}
     if folder and events == {"path": folder, "error": None}:
@@ -189,7 +189,7 @@ def _files(told: _Told, settings: Settings) -> Iterator[Finding]:
             )
 
 
-class _Told(Struct, frozen=True):
+class _AgentStatus(Struct, frozen=True):
     """A status that may lack anything."""
 
     status: Mapping[str, Any]
@@ -206,31 +206,31 @@ class _Told(Struct, frozen=True):
         return one_line(found)[:_SHOWN] if isinstance(found, str) else ""
 
 
-def _differences(told: _Told, settings: Settings) -> Iterator[str]:
+def _differences(agent: _AgentStatus, settings: Settings) -> Iterator[str]:
     """In the words of the settings; of what it does not say, nothing."""
-    version = told.text("agent", "version")
+    version = agent.text("agent", "version")
     if version and version != __version__:
         yield f"version {version}, this program is {__version__}"
-    ours, approval = policy_values(settings.approval.policy), told.value("approval")
+    ours, approval = policy_values(settings.approval.policy), agent.value("approval")
     for key in ("mode", "coordination", "takeover_after", "hold_file"):
-        theirs = told.value("approval", key)
+        theirs = agent.value("approval", key)
         known = isinstance(approval, dict) and key in approval and isinstance(theirs, str | None)
         if known and (theirs or "") != ours[key]:
-            yield f"approval.{key} {told.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
-    rules = told.value("approval", "rules")
+            yield f"approval.{key} {agent.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
+    rules = agent.value("approval", "rules")
     if isinstance(rules, list) and rules != ours["rules"]:
         yield "other approval.rules than these settings"
-    interval, wanted = told.value("source", "poll_interval_seconds"), settings.source.poll_interval
+    interval, wanted = agent.value("source", "poll_interval_seconds"), settings.source.poll_interval
     if isinstance(interval, int | float) and 0 < interval < _LONGEST and interval != wanted:
         yield f"source.poll_interval {format_duration(interval)}, these settings say {format_duration(wanted)}"
-    name, configured = told.text("vm", "name"), settings.source.vm_name
+    name, configured = agent.text("vm", "name"), settings.source.vm_name
     if name and configured and not alike(name, configured):
         yield f"the name {name}, these settings say source.vm_name {configured}"
-    yield from _destinations(told, settings)
+    yield from _destinations(agent, settings)
 
 
-def _destinations(told: _Told, settings: Settings) -> Iterator[str]:
-    found = told.value("destinations")
+def _destinations(agent: _AgentStatus, settings: Settings) -> Iterator[str]:
+    found = agent.value("destinations")
     if not isinstance(found, list):
         return
     theirs = [each.get("name") for each in found if isinstance(each, dict) and each.get("configured") is True]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from exporter.agent.files import check_files
 from exporter.commands.replay.decisions import ReplayResult
 from exporter.commands.replay.differences import compare
-from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
+from exporter.commands.replay.engine import FileCheck, ReplayEngine, ReplayOptions
 from exporter.commands.replay.entries import Lost, Unreadable
 from exporter.commands.replay.inputs import (
     Input,
@@ -28,7 +28,7 @@ from exporter.commands.replay.inputs import (
     replay_plans,
     scenario_plan,
 )
-from exporter.commands.replay.output import AsJson, AsText, Told, is_recorded, notes_on, policies_then
+from exporter.commands.replay.output import AsJson, AsText, ReplayReport, is_recorded, notes_on, policies_then
 from exporter.config.command_line import FlagParser, add_format
 from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
@@ -37,10 +37,10 @@ from exporter.config.types import path_argument, word_argument
 from exporter.core.policy import Mode, Policy, Presence
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
-from exporter.simulator.metadata.platform import Approval
+from exporter.simulator.metadata.platform import AcceptedStartRequest
 from exporter.simulator.metadata.scenario import ScenarioError
 from exporter.text.format import clean, counted, moment
-from exporter.text.terminal import complain
+from exporter.text.terminal import print_error
 
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
@@ -133,17 +133,17 @@ def _replay(
         try:
             inputs.append(read_input(name, standard_input))
         except ScenarioError as error:
-            complain(str(error))
+            print_error(str(error))
             return BAD_USAGE
         except InputError as error:
             failed = True
-            complain(clean(redact(str(error)), LONGEST_NAMES))
+            print_error(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
     plans = replay_plans(inputs, settings.source.poll_interval, now)
     for plan in plans:
         documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
-        complain("no document in the input")
+        print_error("no document in the input")
     return DONE if documents and not failed else FAILED
 
 
@@ -152,41 +152,45 @@ def _replay_plan(
 ) -> int:
     """Replay one plan and print it. Returns how many documents it had."""
     then = policies_then(plan, settings.approval.policy)
-    as_then = is_recorded(then) and reviewed is None and not settings.approval_given
+    use_recorded_policy = is_recorded(then) and reviewed is None and not settings.approval_given
     policy = (reviewed or settings).approval.policy
-    options = Options(
+    options = ReplayOptions(
         policy,
         settings.source.poll_interval,
         _file_check(args.assume_files, policy, check_files),
         args.vm,
         settings.source.vm_name,
         settings.records.scope == "all",
-        as_then=as_then,
-        as_found=args.assume_files == "found",
+        use_recorded_policy=use_recorded_policy,
+        use_recorded_findings=args.assume_files == "found",
     )
     if reviewed is None:
         plan = _with_approvals(plan, options)
     engine = ReplayEngine(plan, options)
-    compared = reviewed is not None or (is_recorded(then) and not as_then)
-    told = Told(plan, engine, then, None if as_then else reviewed or settings, compared)
-    told.notes += [*plan.notes, *_about_review(reviewed), *(notes_on(then, compared) if compared or as_then else ())]
-    told.notes += [*_about_files(told.policies, args.assume_files), *_about_holes(plan)]
+    compared = reviewed is not None or (is_recorded(then) and not use_recorded_policy)
+    report = ReplayReport(plan, engine, then, None if use_recorded_policy else reviewed or settings, compared)
+    report.notes += [
+        *plan.notes,
+        *_about_review(reviewed),
+        *(notes_on(then, compared) if compared or use_recorded_policy else ()),
+    ]
+    report.notes += [*_about_files(report.policies, args.assume_files), *_about_holes(plan)]
     if compared and reviewed is None:
-        told.notes.append(GIVEN)
+        report.notes.append(GIVEN)
     output = AsJson(out) if args.format == "json" else AsText(out, alone=reviewed is not None)
-    output.begin(told)
+    output.begin(report)
     for record in engine.run():
-        output.record(told, record)
+        output.record(report, record)
     comparison = None
     if compared:  # with what was decided then, for which the plan is replayed once more
-        before = _replayed(plan, replace(options, policy=settings.approval.policy, as_then=True))
+        before = _replayed(plan, replace(options, policy=settings.approval.policy, use_recorded_policy=True))
         times = [entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at]
         comparison = compare(before, engine.result, engine.vm.name, times)
-    output.end(told, comparison)
+    output.end(report, comparison)
     return engine.result.documents
 
 
-def _replayed(plan: ReplayPlan, options: Options) -> ReplayResult:
+def _replayed(plan: ReplayPlan, options: ReplayOptions) -> ReplayResult:
     engine = ReplayEngine(plan, options)
     for _ in engine.run():
         pass
@@ -212,16 +216,16 @@ def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mappi
     }
 
 
-def _with_approvals(plan: ReplayPlan, options: Options) -> ReplayPlan:
+def _with_approvals(plan: ReplayPlan, options: ReplayOptions) -> ReplayPlan:
     """The plan with the approvals that it leads to: as each changes the scenario, it is replayed after each of them."""
-    sent: dict[str, Approval] = {}
+    sent: dict[str, AcceptedStartRequest] = {}
     while plan.scenario is not None:
         approved = _replayed(plan, options).approved
         approvals = ((each.at, key) for key, each in approved.items() if each.mode is Mode.ENFORCE)
         at, key = min((item for item in approvals if item[1] not in sent), default=(None, ""))
         if at is None:
             break
-        sent[key] = Approval(key, at)
+        sent[key] = AcceptedStartRequest(key, at)
         plan = scenario_plan(plan.scenario, options.poll_interval, tuple(sent.values()))
     return plan
 

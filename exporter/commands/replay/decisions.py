@@ -10,9 +10,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from exporter.core.decision import Condition, Explanation, Outcome, RuleEvaluation
+from exporter.core.decision import Condition, Explanation, MatchResult, RuleEvaluation
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
-from exporter.core.policy import NOT_PUBLISHED, Decision, Mode, Reason, Rule, Verdict, why
+from exporter.core.policy import NOT_PUBLISHED, Decision, Mode, Reason, Rule, Verdict, reason_text
 from exporter.core.record_factory import decision_data
 from exporter.core.records import timestamp
 from exporter.text.format import clean, moment
@@ -41,7 +41,7 @@ class Moment(Struct, frozen=True):
         return ("" if self.approves else decision.reason.value, decision.rule)
 
 
-class Post(Struct, frozen=True):
+class SentApproval(Struct, frozen=True):
     """An approval that the agent really sent. `status` is the answer's, None while there is none, or none came."""
 
     at: datetime
@@ -56,11 +56,11 @@ class ReplayResult(Struct):
     decisions: dict[str, list[Moment]] = field(default_factory=dict)
     approved: dict[str, Moment] = field(default_factory=dict)
     """Of each event the first decision that approves it, whatever the mode."""
-    foreseen: dict[str, Moment] = field(default_factory=dict)
+    predicted: dict[str, Moment] = field(default_factory=dict)
     """The same for events that another policy approved before: had they stayed as they were until their `NotBefore`."""
     undecided: set[str] = field(default_factory=set)
     """Events about which something was decided by a policy that can't be read."""
-    posts: dict[str, list[Post]] = field(default_factory=dict)
+    posts: dict[str, list[SentApproval]] = field(default_factory=dict)
     """What the agent really sent, by event, oldest first."""
     names: dict[str, None] = field(default_factory=dict)
     """Every VM that `Resources` named, in the order of their appearance."""
@@ -90,7 +90,7 @@ class ReplayResult(Struct):
     def sent(self, key: str, at: datetime) -> None:
         """Note an approval as it left."""
         posts = self.posts.setdefault(key, [])
-        posts.append(Post(at))
+        posts.append(SentApproval(at))
         if len(posts) > POSTS_KEPT:
             del posts[1]  # the first says since when, the last ones what came of it
 
@@ -142,13 +142,13 @@ def what(event: Event) -> str:
 def verdict(decision: Decision) -> str:
     """A decision in words: verdict, reason, and the clause behind it."""
     reason = f" {decision.reason.value}" if decision.reason else ""
-    return f"{decision.verdict.value}{reason}: {why(decision)}{against(decision)}"
+    return f"{decision.verdict.value}{reason}: {reason_text(decision)}{against(decision)}"
 
 
 def against(decision: Decision) -> str:
     """The values of the event that led to the reason, where the reason alone does not show them."""
     event = decision.event
-    names = clean(", ".join((decision.now.history.resources or ())[:NAMES_SHOWN]), LONGEST)
+    names = clean(", ".join((decision.now.tracked.resources or ())[:NAMES_SHOWN]), LONGEST)
     match decision.reason:
         case Reason.NOT_THIS_VM:
             return f" ({clean(decision.fields['vm_name'], LONGEST)} is not one of {names})"
@@ -199,9 +199,9 @@ def rule_finding(evaluation: RuleEvaluation, event: Event) -> str:
         "EventSource": event.source,
         "DurationInSeconds": event.duration,
     }
-    if evaluation.outcome is Outcome.MATCHES:
+    if evaluation.outcome is MatchResult.MATCHES:
         return ", ".join(f"{name} {values[name]}" for name in _asked(evaluation.rule))
-    if evaluation.outcome is Outcome.UNREADABLE:
+    if evaluation.outcome is MatchResult.UNREADABLE:
         return f"{evaluation.field} is missing or can't be read, and the rule asks for it"
     return f"{evaluation.field} is {values[evaluation.field]}, wanted {_wanted(evaluation.rule, evaluation.field)}"
 
@@ -239,7 +239,7 @@ def moment_value(moment_of_event: Moment) -> dict[str, Any]:
     return {
         "at": timestamp(moment_of_event.at),
         **decision_data(decision, moment_of_event.mode),
-        "why": why(decision) + against(decision),
+        "why": reason_text(decision) + against(decision),
         "rules": [
             {
                 "rule": evaluation.rule.name,

@@ -13,13 +13,21 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from exporter.commands.replay.decisions import Moment, Post, ReplayResult, moment_value, rule_finding, verdict, what
-from exporter.core.decision import Outcome
+from exporter.commands.replay.decisions import (
+    Moment,
+    ReplayResult,
+    SentApproval,
+    moment_value,
+    rule_finding,
+    verdict,
+    what,
+)
+from exporter.core.decision import MatchResult
 from exporter.core.document import Event
 from exporter.core.policy import Reason
 from exporter.core.records import optional_timestamp, timestamp
 from exporter.core.scope import ownership_of
-from exporter.core.state import Whose
+from exporter.core.state import Ownership
 from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, span
 
 LONGEST: Final = 300
@@ -27,7 +35,7 @@ INDENT: Final = 8
 _LEAST: Final = 0.001  # seconds
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """How the decisions on an event differ, by what the policy given now does."""
 
     APPROVED = "approved"
@@ -55,8 +63,8 @@ class Difference(Struct, frozen=True):
     """
 
     event: Event
-    posts: tuple[Post, ...]
-    kind: Kind
+    posts: tuple[SentApproval, ...]
+    kind: DifferenceKind
     then: Moment | None
     now: Moment | None
     seconds: float | None = None
@@ -82,7 +90,7 @@ class Comparison(Struct, frozen=True):
         """How many events are decided alike."""
         return self.events - len(self.differences)
 
-    def of_kind(self, kind: Kind) -> list[Difference]:
+    def of_kind(self, kind: DifferenceKind) -> list[Difference]:
         """The differences of this kind."""
         return [difference for difference in self.differences if difference.kind is kind]
 
@@ -93,42 +101,47 @@ def compare(then: ReplayResult, now: ReplayResult, vm_name: str, times: Sequence
     events = others = both = 0
     for key in dict.fromkeys((*now.decisions, *then.decisions)):
         moments = (*now.decisions.get(key, ()), *then.decisions.get(key, ()))
-        if not {ownership_of(each.explanation.decision.now.history.resources, vm_name) for each in moments} - {
-            Whose.THEIRS
+        if not {ownership_of(each.explanation.decision.now.tracked.resources, vm_name) for each in moments} - {
+            Ownership.THEIRS
         }:
             others += 1
             continue
         events += 1
-        both += key in then.approved and (key in now.approved or key in now.foreseen)
+        both += key in then.approved and (key in now.approved or key in now.predicted)
         event, posts = moments[0].explanation.decision.event, tuple(now.posts.get(key, ()))
         if (differs := _difference(key, then, now)) is not None:
             differences.append(Difference(event, posts, *differs))
-    differences.sort(key=lambda difference: tuple(Kind).index(difference.kind))  # stable: within a kind by first sight
+    differences.sort(
+        key=lambda difference: tuple(DifferenceKind).index(difference.kind)
+    )  # stable: within a kind by first sight
     begin, end = (min(times), max(times)) if times else (None, None)
     return Comparison(events, others, both, tuple(differences), begin, end)
 
 
-_Differs = tuple[Kind, Moment | None, Moment | None] | tuple[Kind, Moment, Moment, float, Moment | None, bool]
+_Differs = (
+    tuple[DifferenceKind, Moment | None, Moment | None]
+    | tuple[DifferenceKind, Moment, Moment, float, Moment | None, bool]
+)
 
 
 def _difference(key: str, then: ReplayResult, now: ReplayResult) -> _Differs | None:
     """The fields of a `Difference` from its kind on; None for an event that is decided alike."""
-    before, after = then.approved.get(key), now.approved.get(key) or now.foreseen.get(key)
+    before, after = then.approved.get(key), now.approved.get(key) or now.predicted.get(key)
     if before is None and key in then.undecided:
-        return Kind.UNKNOWN, None, after or _last(now.published(key))
+        return DifferenceKind.UNKNOWN, None, after or _last(now.published(key))
     if before is None:
         if after is None:
             return _held_otherwise(then.published(key), now.published(key))
-        return Kind.APPROVED, _standing(then.published(key), after.at), after
+        return DifferenceKind.APPROVED, _standing(then.published(key), after.at), after
     if after is None:
-        return Kind.HELD, before, _standing(now.published(key), before.at)
+        return DifferenceKind.HELD, before, _standing(now.published(key), before.at)
     seconds = (after.at - before.at).total_seconds()
     if seconds >= _LEAST:
         held = _standing(now.published(key), before.at)
-        return Kind.LATER, before, after, seconds, held, key not in now.approved
+        return DifferenceKind.LATER, before, after, seconds, held, key not in now.approved
     if seconds <= -_LEAST:
-        return Kind.EARLIER, before, after, seconds, _standing(then.published(key), after.at), False
-    return (Kind.RULE, before, after) if before.words != after.words else None
+        return DifferenceKind.EARLIER, before, after, seconds, _standing(then.published(key), after.at), False
+    return (DifferenceKind.RULE, before, after) if before.words != after.words else None
 
 
 def _held_otherwise(then: Sequence[Moment], now: Sequence[Moment]) -> _Differs | None:
@@ -138,7 +151,7 @@ def _held_otherwise(then: Sequence[Moment], now: Sequence[Moment]) -> _Differs |
         if Reason.OFF in reasons:
             return None
         if before is None or after is None or before.words != after.words:
-            return Kind.REASON, before or _last(then), after or _last(now)
+            return DifferenceKind.REASON, before or _last(then), after or _last(now)
     return None
 
 
@@ -161,19 +174,21 @@ def summary(comparison: Comparison) -> str:
     of_others = f" ({counted(comparison.others, 'event')} of other VMs left out)" if comparison.others else ""
     parts = [f"{comparison.alike} decided alike"]
     parts += [
-        f"{len(found)} {_SUMMARIES[kind]}{_words(kind, found)}" for kind in Kind if (found := comparison.of_kind(kind))
+        f"{len(found)} {_SUMMARIES[kind]}{_words(kind, found)}"
+        for kind in DifferenceKind
+        if (found := comparison.of_kind(kind))
     ]
     return f"{counted(comparison.events, 'event')}{lasted}{of_others}: {', '.join(parts)}."
 
 
 _SUMMARIES: Final = {
-    Kind.APPROVED: "would also be approved",
-    Kind.HELD: "would be held",
-    Kind.EARLIER: "would be approved earlier",
-    Kind.LATER: "would be approved later",
-    Kind.RULE: "would be approved by another rule",
-    Kind.REASON: "would be held for another reason",
-    Kind.UNKNOWN: "of which it is not known what was decided then",
+    DifferenceKind.APPROVED: "would also be approved",
+    DifferenceKind.HELD: "would be held",
+    DifferenceKind.EARLIER: "would be approved earlier",
+    DifferenceKind.LATER: "would be approved later",
+    DifferenceKind.RULE: "would be approved by another rule",
+    DifferenceKind.REASON: "would be held for another reason",
+    DifferenceKind.UNKNOWN: "of which it is not known what was decided then",
 }
 
 
@@ -181,11 +196,11 @@ def _days(seconds: float) -> str:
     return counted(round(seconds / DAY), "day") if seconds >= 2 * DAY else span(seconds).replace(NO_BREAK_SPACE, " ")
 
 
-def _words(kind: Kind, differences: Sequence[Difference]) -> str:
+def _words(kind: DifferenceKind, differences: Sequence[Difference]) -> str:
     """The rules that approve or the reasons that hold, for the end of a part of the summary."""
-    if kind is Kind.UNKNOWN:
+    if kind is DifferenceKind.UNKNOWN:
         return ""
-    reasons = kind in (Kind.HELD, Kind.REASON)
+    reasons = kind in (DifferenceKind.HELD, DifferenceKind.REASON)
     words = dict.fromkeys(each.now.words[0 if reasons else 1] for each in differences if each.now is not None)
     shown = [clean(word, LONGEST) for word in words if word]
     return f" ({'' if reasons else 'by '}{', '.join(shown)})" if shown else ""
@@ -198,7 +213,7 @@ def hang(line: str) -> int:
 
 def lines(comparison: Comparison) -> Iterator[str]:
     """The differences, kind by kind, each with what was decided then and now, why, and what was really sent."""
-    for kind in Kind:
+    for kind in DifferenceKind:
         found = comparison.of_kind(kind)
         if not found:
             continue
@@ -208,7 +223,7 @@ def lines(comparison: Comparison) -> Iterator[str]:
             yield ""
             yield f"{clean(difference.event.event_id, LONGEST)}  {what(difference.event)}"
             yield from _side(
-                "then", difference.then, "nothing was decided" if kind is not Kind.UNKNOWN else "not known"
+                "then", difference.then, "nothing was decided" if kind is not DifferenceKind.UNKNOWN else "not known"
             )
             yield from _side("now", difference.now, "nothing is decided")
             yield from _delay(difference)
@@ -244,11 +259,11 @@ def _findings(decided: Moment) -> Iterator[str]:
     if explanation.conditions and not decided.approves:
         return  # the condition that is not met is in the verdict
     for evaluation in explanation.evaluations:
-        if evaluation.outcome is Outcome.MATCHES or explanation.decision.rule == "":
+        if evaluation.outcome is MatchResult.MATCHES or explanation.decision.rule == "":
             yield f"rule {evaluation.rule.name}: {rule_finding(evaluation, event)}"
 
 
-def _sent(posts: Sequence[Post]) -> str:
+def _sent(posts: Sequence[SentApproval]) -> str:
     if not posts:
         return "no approval"
     first, last = posts[0], posts[-1]
@@ -270,7 +285,7 @@ def summary_value(comparison: Comparison) -> dict[str, Any]:
         "from": optional_timestamp(comparison.begin),
         "until": optional_timestamp(comparison.end),
         "alike": comparison.alike,
-        **{kind.value: len(comparison.of_kind(kind)) for kind in Kind},
+        **{kind.value: len(comparison.of_kind(kind)) for kind in DifferenceKind},
         "text": summary(comparison),
     }
 

@@ -21,13 +21,13 @@ from exporter.config.load import PolicyRead
 from exporter.core import cycle
 from exporter.core.continuity import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.cycle import Observation
-from exporter.core.decision import Explanation, explain_decision, files_to_check, match, turning_points
+from exporter.core.decision import Explanation, decision_change_points, explain_decision, files_to_check, match
 from exporter.core.document import Document, DocumentError, alike, folded, parse_document
 from exporter.core.facts import DecisionMade
 from exporter.core.policy import Context, Policy, Presence, Reason, prepared_path
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, RecordKind, Vm, VmIdentity
-from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
+from exporter.core.state import Instant, Interruption, InterruptionKind, State, TrackedEvent
 from exporter.core.state_codec import dump_state, load_state
 from exporter.errors import Failure
 
@@ -36,17 +36,17 @@ FileCheck = Callable[[Policy, Iterable[str], Mapping[str, Presence]], Mapping[st
 
 OF_A_POLICY: Final = (RecordKind.APPROVAL_DECIDED, RecordKind.APPROVAL_OUTDATED)
 """The kinds of records that tell what a policy decided."""
-FORESEEN: Final = timedelta(days=30)
+PREDICTION_SPAN: Final = timedelta(days=30)
 """Azure announces less far ahead; a document may hold any time."""
 MOST_MARKS: Final = 1000
 """At so many moments of one steady stretch it is decided again. An agent writes a line each minute; a line may say any
 time, and the hours of a rule open every day until then."""
 
 
-class Options(Struct, frozen=True):
+class ReplayOptions(Struct, frozen=True):
     """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings.
 
-    `as_then`: decide by the policy that the recording holds, and by `policy` where it holds none.
+    `use_recorded_policy`: decide by the policy that the recording holds, and by `policy` where it holds none.
     """
 
     policy: Policy
@@ -57,8 +57,8 @@ class Options(Struct, frozen=True):
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
-    as_then: bool = False
-    as_found: bool = True
+    use_recorded_policy: bool = False
+    use_recorded_findings: bool = True
     """`look` gives what the recording holds of a file where it holds that."""
 
 
@@ -68,7 +68,7 @@ class ReplayEngine:
     `vm` is the identity as far as any entry gives it; an observation only has what was known at its time.
     """
 
-    def __init__(self, plan: ReplayPlan, options: Options) -> None:
+    def __init__(self, plan: ReplayPlan, options: ReplayOptions) -> None:
         self._plan = plan
         self._options = options
         self._policy = options.policy
@@ -102,7 +102,7 @@ class ReplayEngine:
         self._handled_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
-        self._watching = any(isinstance(entry, entries.Began | entries.Interrupted) for entry in plan.entries)
+        self._watching = any(isinstance(entry, entries.Began | entries.RecordedInterruption) for entry in plan.entries)
         self._of_an_agent = any(isinstance(entry, entries.Began | entries.Noted) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
@@ -111,7 +111,7 @@ class ReplayEngine:
             self._clock.reach(place)
             if place in self._handled_ahead:
                 continue
-            if isinstance(entry, entries.Reading | entries.Steady):
+            if isinstance(entry, entries.DocumentReading | entries.Steady):
                 if self._repeats(entry):
                     continue
                 self._spacing = self._options.poll_interval
@@ -141,17 +141,19 @@ class ReplayEngine:
         again = isinstance(entry, entries.IdentityKnown) and self._learned is not None and entry.at == self._learned.at
         if isinstance(entry, entries.Lost) or again:  # a further file begins with the identity that was just learned
             return
-        if self._following is not None and not isinstance(entry, entries.Reading | entries.Steady | entries.Began):
+        if self._following is not None and not isinstance(
+            entry, entries.DocumentReading | entries.Steady | entries.Began
+        ):
             self._know(self._following)
-        if not isinstance(entry, entries.Reading | entries.Steady | entries.Unreadable):
+        if not isinstance(entry, entries.DocumentReading | entries.Steady | entries.Unreadable):
             self._settle_identity()
         # How long the process lived before a restart is not known.
         if not isinstance(entry, entries.Unreadable | entries.Began | entries.Steady) and entry.at is not None:
             self._record_what_is_due(entry.at)
-        if isinstance(entry, entries.Reading | entries.Ended) and entry.at is not None:
+        if isinstance(entry, entries.DocumentReading | entries.Ended) and entry.at is not None:
             self._fail_until(entry.at - timedelta(seconds=self._options.poll_interval))
         match entry:
-            case entries.Reading():
+            case entries.DocumentReading():
                 self._read(entry)
             case entries.Steady():
                 self._unchanged_until(entry.at)
@@ -162,7 +164,7 @@ class ReplayEngine:
                 self._sent(entry.event_id, entry.at)
             case entries.Posted():
                 self._posted(entry)
-            case entries.Interrupted():
+            case entries.RecordedInterruption():
                 self._interrupted(entry)
             case entries.IdentityKnown():
                 self._note_identity(entry)
@@ -208,7 +210,11 @@ class ReplayEngine:
         if explanation.evaluations:
             rule, event = explanation.evaluations[-1].rule, explanation.decision.event
             files[Reason.NOT_PREPARED] = prepared_path(rule, event)
-        recorded = {reason: self._options.as_found and path in self._found for reason, path in files.items() if path}
+        recorded = {
+            reason: self._options.use_recorded_findings and path in self._found
+            for reason, path in files.items()
+            if path
+        }
         recorded |= {Reason.OUTBOX_UNWRITABLE: True, Reason.DRY_RUN: self._policy_recorded}
         marks = {reason: f" ({'recorded' if known else 'assumed'})" for reason, known in recorded.items()}
         conditions = (
@@ -236,13 +242,13 @@ class ReplayEngine:
 
     def _adopt(self, policy: PolicyRead) -> None:
         """Decide by this policy from now on, if decisions are those of then."""
-        if self._options.as_then:
+        if self._options.use_recorded_policy:
             self._policy, self._policy_known, self._policy_recorded = policy.policy, not policy.faults, True
 
     def _look(self, document: Document) -> Mapping[str, Presence]:
         return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
 
-    def _known_with(self, place: int, entry: entries.Reading | entries.Steady) -> bool:
+    def _known_with(self, place: int, entry: entries.DocumentReading | entries.Steady) -> bool:
         """Take what was known for the decisions on the last document of an entry, which lines after it say. Whether
         anything was. Between them may be the beginning of a further file."""
         known: list[entries.FilesFound | entries.OutboxKnown] = []
@@ -264,7 +270,7 @@ class ReplayEngine:
             if isinstance(following, entries.OutboxKnown):
                 return following
             if not isinstance(following, entries.Noted) and not (
-                isinstance(following, entries.Reading) and following.opening
+                isinstance(following, entries.DocumentReading) and following.opening
             ):
                 return None
         return None
@@ -346,7 +352,7 @@ class ReplayEngine:
             begin = self._state.observed_seconds
             end = begin + max(0.0, self._clock.instant_of(until).monotonic - last.monotonic)
             # Again after each: the hours of a rule open and close many times while nothing else changes.
-            marks = turning_points(self._policy, self._state, self._identity.vm.name)
+            marks = decision_change_points(self._policy, self._state, self._identity.vm.name)
             if self._state.reset is not None:  # which ends after some documents
                 marks = (*marks, begin + self._spacing)
             mark = min((mark for mark in marks if begin < mark < end), default=end) if left else end
@@ -397,13 +403,13 @@ class ReplayEngine:
 
     # -- documents
 
-    def _repeats(self, entry: entries.Reading | entries.Steady) -> bool:
+    def _repeats(self, entry: entries.DocumentReading | entries.Steady) -> bool:
         """Whether it is the document that the file before this one ended with, which this file begins with."""
-        if not isinstance(entry, entries.Reading) or not entry.opening or entry.at is None:
+        if not isinstance(entry, entries.DocumentReading) or not entry.opening or entry.at is None:
             return False
         return entry.body == self._body and entry.at <= self._last_time()
 
-    def _read(self, entry: entries.Reading) -> None:
+    def _read(self, entry: entries.DocumentReading) -> None:
         at, self._body = entry.at or self._last_time(), entry.body
         try:
             if len(entry.body) > entries.MAX_BODY:
@@ -436,33 +442,33 @@ class ReplayEngine:
 
     # -- what the agent did and observed
 
-    def _sent(self, event_id: str, at: datetime) -> Tracked | None:
+    def _sent(self, event_id: str, at: datetime) -> TrackedEvent | None:
         """An approval as it was sent at the time, whatever the policy given now would have decided."""
-        tracked = self._state.history(folded(event_id))
+        tracked = self._state.tracked_or_closed(folded(event_id))
         if tracked is None:
             return None
         self.result.sent(tracked.key, at)
-        self._foresee(tracked)
+        self._predict(tracked)
         self._in_flight.add(tracked.key)
         rule = match(self._policy.rules, tracked.event)[0]
         self._run(cycle.ApprovalSent(tracked.key, rule.name if rule else ""), at)
-        return self._state.history(tracked.key)
+        return self._state.tracked_or_closed(tracked.key)
 
-    def _foresee(self, tracked: Tracked) -> None:
+    def _predict(self, tracked: TrackedEvent) -> None:
         """Where the policy has not approved an event for which an approval was sent: whether and when it would have, if
         nothing had been sent and the event had stayed as it was until its `NotBefore`."""
         last, until = self._state.last_good, tracked.event.not_before
-        if last is None or until is None or {tracked.key} & {*self.result.approved, *self.result.foreseen}:
+        if last is None or until is None or {tracked.key} & {*self.result.approved, *self.result.predicted}:
             return
         branch = copy(self)
         branch._clock, branch.result, branch._records = copy(self._clock), ReplayResult(), []
-        branch._pass_time(min(until, last.wall + FORESEEN) - timedelta(seconds=self._options.poll_interval))
+        branch._pass_time(min(until, last.wall + PREDICTION_SPAN) - timedelta(seconds=self._options.poll_interval))
         if moment := branch.result.approved.get(tracked.key):
-            self.result.foreseen[tracked.key] = moment
+            self.result.predicted[tracked.key] = moment
 
     def _posted(self, entry: entries.Posted) -> None:
         """The answer to an approval, also to one of a scenario, or one whose line was lost."""
-        tracked = self._state.history(folded(entry.event_id))
+        tracked = self._state.tracked_or_closed(folded(entry.event_id))
         if tracked is not None and tracked.key not in self._in_flight:
             tracked = self._sent(entry.event_id, entry.at)
         if tracked is None:
@@ -478,7 +484,7 @@ class ReplayEngine:
         if failure is None and document is not None and self._state.outage is None:
             self._good(document, max(entry.at, self._last_time()))  # for the decision after it, at that time
 
-    def _interrupted(self, entry: entries.Interrupted) -> None:
+    def _interrupted(self, entry: entries.RecordedInterruption) -> None:
         if entry.kind in list(InterruptionKind):
             kind, at = InterruptionKind(entry.kind), self._clock.instant_of(entry.at)
             self._interruptions.append(Interruption(kind, entry.seconds, at))
@@ -491,6 +497,6 @@ class ReplayEngine:
         return interruptions
 
 
-def _reopens(entry: entries.Entry, last: entries.Reading | entries.Steady) -> bool:
+def _reopens(entry: entries.Entry, last: entries.DocumentReading | entries.Steady) -> bool:
     """Whether a further file begins with the document that was read last."""
-    return isinstance(entry, entries.Reading) and entry.opening and entry.at == last.at
+    return isinstance(entry, entries.DocumentReading) and entry.opening and entry.at == last.at

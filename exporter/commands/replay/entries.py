@@ -23,7 +23,7 @@ MAX_BODY: Final = 4 << 20  # as the metadata client's
 EARLIEST, LATEST = 1970, 2200  # years; outside of them sums of times may not fit
 
 
-class Reading(Struct, frozen=True):
+class DocumentReading(Struct, frozen=True):
     """A document was read. `at` is None if the input has no time; `where` names the file and line."""
 
     at: datetime | None
@@ -68,7 +68,7 @@ class Sent(Struct, frozen=True):
     event_id: str
 
 
-class Interrupted(Struct, frozen=True):
+class RecordedInterruption(Struct, frozen=True):
     """An interruption was observed; `seconds` is negative for a clock that was set back.
 
     `handled_at` is when the agent attributed it without a document; None: with the next document, or at its end.
@@ -144,8 +144,8 @@ class Unreadable(Struct, frozen=True):
 
 Noted = IdentityKnown | PolicyKnown | FilesFound | OutboxKnown
 """What a file of a recording may begin with."""
-Timed = Steady | Failed | Sent | Posted | Interrupted | Noted | Began | Ended | Lost
-Entry = Reading | Timed | Unreadable
+Timed = Steady | Failed | Sent | Posted | RecordedInterruption | Noted | Began | Ended | Lost
+Entry = DocumentReading | Timed | Unreadable
 
 
 def read_time(text: object) -> datetime | None:
@@ -154,12 +154,12 @@ def read_time(text: object) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-        return of_this_age(moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return is_plausible_time(moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
 
 
-def of_this_age(at: datetime | None) -> datetime | None:
+def is_plausible_time(at: datetime | None) -> datetime | None:
     """The same instant, or None if its year is out of range, where sums with it may overflow."""
     return at if at and EARLIEST <= at.year <= LATEST else None
 
@@ -171,7 +171,7 @@ class Clock:
         self._start = start
         self._steps = _steps(entries)
         self._stepped = 0.0
-        self._stepping: Sequence[Step] = ()
+        self._stepping: Sequence[ClockStep] = ()
         self._mono = 0.0
         self._set_before_entry = False
 
@@ -195,7 +195,7 @@ class Clock:
         return (at - self._start).total_seconds() - stepped
 
 
-class Step(Struct, frozen=True):
+class ClockStep(Struct, frozen=True):
     """The clock was set forward (or back, if negative) by so many seconds, which was measured at `noticed`."""
 
     noticed: datetime
@@ -206,11 +206,11 @@ class Step(Struct, frozen=True):
         return self.seconds > 0 and at <= self.noticed - timedelta(seconds=self.seconds)
 
 
-def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
+def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[ClockStep]]:
     """The steps of the clock, by the index of the entry before which they took place: the agent records each right
     before the document that it read next."""
-    steps: dict[int, list[Step]] = defaultdict(list)
+    steps: dict[int, list[ClockStep]] = defaultdict(list)
     for index, entry in enumerate(entries):
-        if isinstance(entry, Interrupted) and entry.kind == InterruptionKind.CLOCK_STEP:
-            steps[index].append(Step(entry.at, entry.seconds))
+        if isinstance(entry, RecordedInterruption) and entry.kind == InterruptionKind.CLOCK_STEP:
+            steps[index].append(ClockStep(entry.at, entry.seconds))
     return steps

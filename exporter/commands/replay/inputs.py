@@ -30,7 +30,7 @@ from exporter.core.records import MAX_TAGS, VM_TEXTS, Tags, Vm
 from exporter.core.state import Phase
 from exporter.files import WrongEncoding, in_utf8
 from exporter.simulator.metadata import scenario
-from exporter.simulator.metadata.platform import Approval, Platform
+from exporter.simulator.metadata.platform import AcceptedStartRequest, Platform
 from exporter.simulator.metadata.scenario import Scenario, ScenarioError
 from exporter.text.format import counted
 from exporter.text.values import nearest, unknown_word
@@ -101,7 +101,7 @@ def _content(name: str, content: bytes) -> Input:
     texts = list(_in_a_row(content))
     if len(texts) > 1 and isinstance(_json(texts[1]), dict):
         return Input(tuple(_entry(text, f"{name}, object {number}") for number, text in enumerate(texts, 1)))
-    return Input((entries.Reading(None, content[: entries.MAX_BODY + 1], name),) if texts else ())
+    return Input((entries.DocumentReading(None, content[: entries.MAX_BODY + 1], name),) if texts else ())
 
 
 def _in_a_row(content: bytes) -> Iterator[bytes]:
@@ -121,7 +121,7 @@ def _with_opening(found: Iterable[entries.Entry]) -> Iterator[entries.Entry]:
     """The entries of a file, with the document marked that it only begins with so that it can be read alone."""
     opening, noted = True, False
     for entry in found:
-        if opening and noted and isinstance(entry, entries.Reading):
+        if opening and noted and isinstance(entry, entries.DocumentReading):
             yield replace(entry, opening=True)
         else:
             yield entry
@@ -159,7 +159,7 @@ def _entry(text: bytes, where: str) -> entries.Entry:
     if "document" in parsed:
         return _kept(text, where)
     if not ("read_at" in parsed or "at" in parsed):
-        return entries.Reading(None, text, where)
+        return entries.DocumentReading(None, text, where)
     at = entries.read_time(parsed.get("read_at", parsed.get("at")))
     if at is None:
         return entries.Unreadable(where, "its time can't be read")
@@ -176,7 +176,7 @@ def _kept(text: bytes, where: str) -> entries.Entry:
     at = entries.read_time(kept.time)
     if kept.time is not None and at is None:
         return entries.Unreadable(where, "its time can't be read")
-    return entries.Reading(at, bytes(kept.document), where)
+    return entries.DocumentReading(at, bytes(kept.document), where)
 
 
 def _count(value: object) -> int | None:
@@ -187,9 +187,9 @@ def _count(value: object) -> int | None:
 def _reading(line: Mapping[str, Any], at: datetime, where: str) -> entries.Entry:
     text, coded = line.get("body"), line.get("base64")
     if isinstance(text, str):
-        return entries.Reading(at, text.encode("utf-8", "replace"), where, recorded=True)
+        return entries.DocumentReading(at, text.encode("utf-8", "replace"), where, recorded=True)
     try:
-        return entries.Reading(at, base64.b64decode(coded or "", validate=True), where, recorded=True)
+        return entries.DocumentReading(at, base64.b64decode(coded or "", validate=True), where, recorded=True)
     except (binascii.Error, ValueError, TypeError):
         return entries.Unreadable(where, "its body can't be read")
 
@@ -206,7 +206,7 @@ def _noted(line: Mapping[str, Any], at: datetime) -> entries.Timed | None:
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
         handled = entries.read_time(interruption.get("handled_at"))
-        return entries.Interrupted(at, _text(kind), float(seconds or 0.0), handled) if usable else None
+        return entries.RecordedInterruption(at, _text(kind), float(seconds or 0.0), handled) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         recorded = Vm(**{name: _text(vm.get(name)) for name in VM_TEXTS}, tags=_tags(vm.get("tags")))
         return entries.IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
@@ -283,12 +283,12 @@ def _time_of(entry: entries.Entry) -> datetime | None:
 
 def _timed(found: list[entries.Entry], interval: timedelta, now: datetime) -> ReplayPlan:
     """The entries, with a time for those that have none: one poll interval after the entry before them."""
-    untimed = [entry for entry in found if isinstance(entry, entries.Reading) and entry.at is None]
+    untimed = [entry for entry in found if isinstance(entry, entries.DocumentReading) and entry.at is None]
     last: datetime | None = None
     timed: list[entries.Entry] = []
     for entry in found:
         made = entry
-        if isinstance(entry, entries.Reading) and entry.at is None:
+        if isinstance(entry, entries.DocumentReading) and entry.at is None:
             made = replace(entry, at=last + interval if last else _assumed_start(untimed, interval, now))
         timed.append(made)
         last = last if isinstance(made, entries.Unreadable) else made.at
@@ -296,8 +296,8 @@ def _timed(found: list[entries.Entry], interval: timedelta, now: datetime) -> Re
     return ReplayPlan(tuple(timed), notes=notes)
 
 
-def _assumption(timed: list[entries.Entry], untimed: list[entries.Reading]) -> str:
-    first = next((entry.at for entry in timed if isinstance(entry, entries.Reading)), None)
+def _assumption(timed: list[entries.Entry], untimed: list[entries.DocumentReading]) -> str:
+    first = next((entry.at for entry in timed if isinstance(entry, entries.DocumentReading)), None)
     when = f"{first:%Y-%m-%d %H:%M:%SZ}" if first else "now"
     return (
         f"{counted(len(untimed), 'document')} without a time: assumed to have been read one poll "
@@ -305,7 +305,7 @@ def _assumption(timed: list[entries.Entry], untimed: list[entries.Reading]) -> s
     )
 
 
-def _assumed_start(readings: Sequence[entries.Reading], interval: timedelta, now: datetime) -> datetime:
+def _assumed_start(readings: Sequence[entries.DocumentReading], interval: timedelta, now: datetime) -> datetime:
     """When the first document was read: so that the last is read now, or as early as Azure would have announced the
     first start, if that has passed."""
     latest = now - interval * (len(readings) - 1)
@@ -327,7 +327,9 @@ def _document(body: bytes) -> Document | None:
         return None
 
 
-def scenario_plan(scenario: Scenario, poll_interval: float, approvals: Sequence[Approval] = ()) -> ReplayPlan:
+def scenario_plan(
+    scenario: Scenario, poll_interval: float, approvals: Sequence[AcceptedStartRequest] = ()
+) -> ReplayPlan:
     """The scenario as the agent would read it, with these approvals as the agent would have sent them."""
     platform = Platform(scenario, scenario.start)
     timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
@@ -341,7 +343,7 @@ def scenario_plan(scenario: Scenario, poll_interval: float, approvals: Sequence[
         silent = change.silent
         if not silent:
             body = json.dumps(change.document()).encode()
-            made.append(entries.Reading(change.at, body, f"scenario {scenario.name}"))
+            made.append(entries.DocumentReading(change.at, body, f"scenario {scenario.name}"))
     end = platform.end(timeline)
     if not silent and end > timeline[-1].at:
         made.append(entries.Steady(end))

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from exporter.commands.replay import differences
 from exporter.commands.replay.decisions import as_values, table
-from exporter.commands.replay.differences import Comparison, Kind
+from exporter.commands.replay.differences import Comparison, DifferenceKind
 from exporter.commands.replay.engine import OF_A_POLICY, ReplayEngine
 from exporter.commands.replay.entries import Began, PolicyKnown
 from exporter.commands.replay.inputs import ReplayPlan
@@ -24,7 +24,7 @@ from exporter.core.document import folded
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, RecordKind, optional_timestamp
 from exporter.text.format import clean, counted, moment
-from exporter.text.terminal import say, tell
+from exporter.text.terminal import print_line, print_wrapped
 from exporter.text.timeline import record_lines
 
 NAMES_SHOWN: Final = 20
@@ -32,7 +32,7 @@ LONGEST: Final = 500
 NOTE_HANG: Final = 1
 
 
-class Told(Struct):
+class ReplayReport(Struct):
     """What is replayed, and by which policies.
 
     `then` are the policies in force then, and `given` are the settings that the policy given now is from, None where
@@ -41,7 +41,7 @@ class Told(Struct):
 
     plan: ReplayPlan
     engine: ReplayEngine
-    then: tuple[InForce, ...]
+    then: tuple[ActivePolicy, ...]
     given: Settings | None
     compared: bool
     notes: list[str] = field(default_factory=list)
@@ -86,71 +86,71 @@ class AsText(Struct, frozen=True):
     alone: bool
 
     def _print(self, text: str = "", hang: int = 0) -> None:
-        tell(text, self.out, hang=hang)
+        print_wrapped(text, self.out, hang=hang)
 
-    def begin(self, told: Told) -> None:
+    def begin(self, report: ReplayReport) -> None:
         """Print what is replayed, by which policy, and what is assumed."""
         if self.alone:
-            self._print(f"As {told.vm_name}: what was decided then, and what would be now. Nothing is sent.")
+            self._print(f"As {report.vm_name}: what was decided then, and what would be now. Nothing is sent.")
         else:
-            self._print(f"As {told.vm_name}{_by(told)}. Nothing is sent.")
-        if told.given is None and len(told.then) > 1:
-            for text in history(told.then):
+            self._print(f"As {report.vm_name}{_by(report)}. Nothing is sent.")
+        if report.given is None and len(report.then) > 1:
+            for text in policy_lines(report.then):
                 self._print(f"({clean(text, LONGEST)})", NOTE_HANG)
-        for note in [told.plan.title, *told.notes] if told.plan.title else told.notes:
+        for note in [report.plan.title, *report.notes] if report.plan.title else report.notes:
             self._print(f"({clean(note, LONGEST)})", NOTE_HANG)
         self._print()
 
-    def record(self, told: Told, record: Record) -> None:
+    def record(self, report: ReplayReport, record: Record) -> None:
         """Print a record as lines of the timeline; what a policy decides that was not in force then is marked."""
-        note = "(assumed)" if record.kind in told.assumed else ""
+        note = "(assumed)" if record.kind in report.assumed else ""
         for text in () if self.alone else record_lines(record, note):
             self._print(text)
 
-    def end(self, told: Told, comparison: Comparison | None) -> None:
+    def end(self, report: ReplayReport, comparison: Comparison | None) -> None:
         """Print the table and the comparison, as far as they are asked for."""
         if not self.alone:
-            result = told.engine.result
+            result = report.engine.result
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
-            self._print(f"{counts}{_by(told, '. ')}:")
+            self._print(f"{counts}{_by(report, '. ')}:")
             for text, hang in table(result):
                 self._print(text, hang)
             self._print()
         if comparison is not None:
-            for line in _comparison_lines(told, comparison):
+            for line in _comparison_lines(report, comparison):
                 self._print(line, differences.hang(line))
             for line in differences.lines(comparison):
                 self._print(line, differences.hang(line))
             self._print()
-        for hint in told.hints():
+        for hint in report.hints():
             self._print(f"({hint})", NOTE_HANG)
             self._print()
 
 
-def _by(told: Told, beside: str = ": ") -> str:
+def _by(report: ReplayReport, beside: str = ": ") -> str:
     """By which policy the story is decided, for a line that it follows."""
-    if told.given is not None:
-        return f"{beside}{policy_line(told.policy)}"
-    if len(told.then) > 1:
-        return f", decided as then by {len(told.then)} policies in turn"
-    return f", decided as then: {next(history(told.then))}"
+    if report.given is not None:
+        return f"{beside}{policy_line(report.policy)}"
+    if len(report.then) > 1:
+        return f", decided as then by {len(report.then)} policies in turn"
+    return f", decided as then: {next(policy_lines(report.then))}"
 
 
-def _comparison_lines(told: Told, comparison: Comparison) -> Iterator[str]:
-    for number, text in enumerate(history(told.then)):
+def _comparison_lines(report: ReplayReport, comparison: Comparison) -> Iterator[str]:
+    for number, text in enumerate(policy_lines(report.then)):
         yield f"{'' if number else 'then':<4}  {clean(text, LONGEST)}"
-    yield f"now   {clean(policy_line(told.policy), LONGEST)}"
-    for text in changes(told.then[-1].policy, told.policy) if not told.then[-1].faults else ():
+    yield f"now   {clean(policy_line(report.policy), LONGEST)}"
+    for text in changes(report.then[-1].policy, report.policy) if not report.then[-1].faults else ():
         yield f"      {clean(text, LONGEST)}"
     yield ""
     yield differences.summary(comparison)
-    yield from _caveats(told, comparison)
+    yield from _caveats(report, comparison)
 
 
-def _caveats(told: Told, comparison: Comparison) -> Iterator[str]:
+def _caveats(report: ReplayReport, comparison: Comparison) -> Iterator[str]:
     """What the comparison leaves out, and what nobody can know."""
-    before, now = modes_of(told.then), told.policy.mode
+    before, now = modes_of(report.then), report.policy.mode
     if before and before != [now]:
         both = comparison.both_approve
         yield f"The mode is not compared: it was {' and '.join(before)} then, and is {now} now." + (
@@ -163,7 +163,7 @@ def _caveats(told: Told, comparison: Comparison) -> Iterator[str]:
     kinds = {difference.kind for difference in comparison.differences}
     if any(difference.posts for difference in comparison.differences):
         yield "What an event for which an approval was sent would have become without it is not known."
-    if kinds & {Kind.APPROVED, Kind.EARLIER}:
+    if kinds & {DifferenceKind.APPROVED, DifferenceKind.EARLIER}:
         yield "What would have followed an approval that was not sent then, or later, is not known."
 
 
@@ -172,36 +172,36 @@ class AsJson(Struct, frozen=True):
 
     out: TextIO
 
-    def begin(self, told: Told) -> None:
+    def begin(self, report: ReplayReport) -> None:
         """Nothing: all of it is in the last object."""
 
-    def record(self, told: Told, record: Record) -> None:  # noqa: ARG002  # the last object says what is assumed
+    def record(self, report: ReplayReport, record: Record) -> None:  # noqa: ARG002  # the last object says what is assumed
         """Print a record as it is published."""
-        say(record.to_json().decode(), self.out)
+        print_line(record.to_json().decode(), self.out)
 
-    def end(self, told: Told, comparison: Comparison | None) -> None:
+    def end(self, report: ReplayReport, comparison: Comparison | None) -> None:
         """Print the last object."""
-        result, policy = told.engine.result, told.policy
-        caveats = list(_caveats(told, comparison)) if comparison is not None else []
+        result, policy = report.engine.result, report.policy
+        caveats = list(_caveats(report, comparison)) if comparison is not None else []
         last: dict[str, Any] = {
             "decisions": as_values(result),
-            "vm_name": told.engine.vm.name or None,
-            "assumed": list(told.assumed),
+            "vm_name": report.engine.vm.name or None,
+            "assumed": list(report.assumed),
             "documents": result.documents,
             "rejected": result.rejected,
             "failures": result.failures,
-            "then": [as_value(each) for each in told.then] if told.compared or told.given is None else None,
+            "then": [as_value(each) for each in report.then] if report.compared or report.given is None else None,
             "now": None
-            if told.given is None
-            else {"file": told.given.config_file or None, "policy": policy_values(policy)},
+            if report.given is None
+            else {"file": report.given.config_file or None, "policy": policy_values(policy)},
             "summary": None if comparison is None else differences.summary_value(comparison),
             "differences": None if comparison is None else differences.as_values(comparison),
-            "notes": [*told.notes, *caveats, *told.hints()],
+            "notes": [*report.notes, *caveats, *report.hints()],
         }
-        say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
+        print_line(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
 
 
-class InForce(Struct, frozen=True):
+class ActivePolicy(Struct, frozen=True):
     """A policy and since when the agent decided by it. `since` is None for one that no recording holds: the settings'.
 
     With `faults` the recorded policy can't be read, and nothing is known of what it decided.
@@ -212,21 +212,21 @@ class InForce(Struct, frozen=True):
     faults: tuple[str, ...] = ()
 
 
-def policies_then(plan: ReplayPlan, settings: Policy) -> tuple[InForce, ...]:
+def policies_then(plan: ReplayPlan, settings: Policy) -> tuple[ActivePolicy, ...]:
     """The policies in force while this was recorded, oldest first; that of the settings where none is recorded."""
     found: list[tuple[datetime, PolicyRead]] = []
     for entry in plan.entries:
         if isinstance(entry, Began | PolicyKnown) and (not found or found[-1][1] != entry.policy):
             found.append((entry.at, entry.policy))
-    return tuple(InForce(read.policy, since, read.faults) for since, read in found) or (InForce(settings),)
+    return tuple(ActivePolicy(read.policy, since, read.faults) for since, read in found) or (ActivePolicy(settings),)
 
 
-def is_recorded(then: Sequence[InForce]) -> bool:
+def is_recorded(then: Sequence[ActivePolicy]) -> bool:
     """Whether the recording holds a policy, be it one that can't be read."""
     return then[0].since is not None
 
 
-def notes_on(then: Sequence[InForce], compared: bool) -> Iterator[str]:
+def notes_on(then: Sequence[ActivePolicy], compared: bool) -> Iterator[str]:
     """What a person has to know of the policies in force then, where they are `compared` or tell the story."""
     for each in then:
         if each.faults:
@@ -238,14 +238,14 @@ def notes_on(then: Sequence[InForce], compared: bool) -> Iterator[str]:
         yield "no policy is recorded: what was decided then is told by the policy of the settings"
 
 
-def history(then: Sequence[InForce]) -> Iterator[str]:
+def policy_lines(then: Sequence[ActivePolicy]) -> Iterator[str]:
     """One line for each policy in force then."""
     for each in then:
         since = f"from {_moment(each)}: " if len(then) > 1 else ""
         yield since + ("a policy that can't be read" if each.faults else policy_line(each.policy))
 
 
-def _moment(each: InForce) -> str:
+def _moment(each: ActivePolicy) -> str:
     return moment(each.since) if each.since else "the beginning"
 
 
@@ -255,7 +255,7 @@ def policy_line(policy: Policy) -> str:
     return f"mode {policy.mode.value}, coordination {policy.coordination.value}, rules {names}"
 
 
-def modes_of(then: Sequence[InForce]) -> list[Mode]:
+def modes_of(then: Sequence[ActivePolicy]) -> list[Mode]:
     """The modes in force, each once, oldest first."""
     return list(dict.fromkeys(each.policy.mode for each in then if not each.faults))
 
@@ -286,7 +286,7 @@ def _changed(prefix: str, before: dict[str, Any], after: dict[str, Any]) -> Iter
             yield f"{prefix}{key} was {value_text(before.get(key))}, is {value_text(after.get(key))}"
 
 
-def as_value(each: InForce) -> dict[str, Any]:
+def as_value(each: ActivePolicy) -> dict[str, Any]:
     """A policy in force as a JSON value."""
     return {
         "from": optional_timestamp(each.since),

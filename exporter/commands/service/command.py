@@ -11,18 +11,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from exporter.commands.service.world import Service, World, named_service, usual_service
+from exporter.commands.service.environment import Service, ServiceEnvironment, named_service, usual_service
 from exporter.config.command_line import FlagParser
 from exporter.config.sources import add_flags
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, tell
+from exporter.text.terminal import print_error, print_wrapped
 from exporter.windows.places import is_on_a_drive, is_own_name
 from exporter.windows.service_manager import (
     Manager,
     ServiceManagerError,
+    ServiceState,
     ServiceStatus,
-    State,
     install_command,
     refuse_another,
 )
@@ -51,7 +51,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
 }
 
 
-def _act(action: str, service: Service, args: argparse.Namespace, world: World) -> int:
+def _act(action: str, service: Service, args: argparse.Namespace, environment: ServiceEnvironment) -> int:
     """Run the action, with the imports that it needs: the service manager waits only so long for `run` to answer."""
     if action == "run":
         from exporter.commands.service.program import run_service  # noqa: PLC0415  # see above
@@ -60,8 +60,8 @@ def _act(action: str, service: Service, args: argparse.Namespace, world: World) 
     if action == "install":
         from exporter.commands.service.install import install  # noqa: PLC0415  # see above
 
-        return install(service, args, world)
-    return {"remove": remove, "start": start, "stop": stop}[action](service, world)
+        return install(service, args, environment)
+    return {"remove": remove, "start": start, "stop": stop}[action](service, environment)
 
 
 def add_arguments(parser: FlagParser) -> None:
@@ -86,29 +86,29 @@ def add_arguments(parser: FlagParser) -> None:
             add_flags(subparser, environment=False)
 
 
-def service(args: argparse.Namespace, world: World | None = None) -> int:
+def service(args: argparse.Namespace, environment: ServiceEnvironment | None = None) -> int:
     """Run the command. Returns the exit code; raises `ConfigError` where settings are wrong."""
-    world = world or World()
-    if world.platform != "win32":
-        complain(NOT_WINDOWS)
+    environment = environment or ServiceEnvironment()
+    if environment.platform != "win32":
+        print_error(NOT_WINDOWS)
         return BAD_USAGE
     _open_streams()
-    chosen = named_service(args.name, world.environ) if args.name else usual_service(world.environ)
+    chosen = named_service(args.name, environment.environ) if args.name else usual_service(environment.environ)
     try:
-        folder = args.folder or (_installed_folder(chosen.name, world) if args.action != "run" else "")
+        folder = args.folder or (_installed_folder(chosen.name, environment) if args.action != "run" else "")
         chosen = replace(chosen, folder=folder or chosen.folder)
         if not is_own_name(chosen.folder) or not _UNQUOTED.fullmatch(chosen.folder):
-            complain(f"{chosen.folder}: {_EXPECTED_FOLDER}; give another by --folder")
+            print_error(f"{chosen.folder}: {_EXPECTED_FOLDER}; give another by --folder")
             return BAD_USAGE
-        return _act(args.action, chosen, args, world)
+        return _act(args.action, chosen, args, environment)
     except ServiceManagerError as error:
-        complain(str(error))
+        print_error(str(error))
         return FAILED
 
 
-def _installed_folder(name: str, world: World) -> str:
+def _installed_folder(name: str, environment: ServiceEnvironment) -> str:
     """The folder that the service was installed with; "" for none. Raises `ServiceManagerError`."""
-    with world.open_manager(False) as manager:
+    with environment.open_manager(False) as manager:
         found = _GIVEN_FOLDER.search(manager.command(name)) if manager.status(name) is not None else None
     return (found[1] or found[2]) if found else ""
 
@@ -144,19 +144,25 @@ _LAST_BYTES: Final = 1 << 16
 _WRONG_SETTINGS: Final = "its settings are wrong: correct them, then start it again"
 
 
-def start(service: Service, world: World) -> int:
+def start(service: Service, environment: ServiceEnvironment) -> int:
     """Start the service and wait until it runs. Returns the exit code; raises `ServiceManagerError`."""
-    with world.open_manager(False) as manager:
+    with environment.open_manager(False) as manager:
         # It counts as running until it has stopped.
-        _await(manager, service, lambda state: state != State.STOP_PENDING, STOP_SECONDS, world)
-        if _state(manager, service) == State.RUNNING:
-            tell(f"{service.name} runs already")
+        _await(manager, service, lambda state: state != ServiceState.STOP_PENDING, STOP_SECONDS, environment)
+        if _state(manager, service) == ServiceState.RUNNING:
+            print_wrapped(f"{service.name} runs already")
             return DONE
         logged = _size(service.log_file)
         manager.start(service.name)
-        status = _await(manager, service, lambda state: state in (State.RUNNING, State.STOPPED), START_SECONDS, world)
-    if status is not None and status.state == State.RUNNING:
-        tell(f"{service.name} runs; its log is {service.log_file}")
+        status = _await(
+            manager,
+            service,
+            lambda state: state in (ServiceState.RUNNING, ServiceState.STOPPED),
+            START_SECONDS,
+            environment,
+        )
+    if status is not None and status.state == ServiceState.RUNNING:
+        print_wrapped(f"{service.name} runs; its log is {service.log_file}")
         return DONE
     _explain(service, status, logged)
     return BAD_USAGE if status is not None and status.misconfigured else FAILED
@@ -165,65 +171,67 @@ def start(service: Service, world: World) -> int:
 def _explain(service: Service, status: ServiceStatus | None, logged: int) -> None:
     """Say why the service does not run, with the last lines of its log that are new since it had `logged` bytes."""
     if status is not None and status.misconfigured:
-        complain(f"{service.name} did not start, since {_WRONG_SETTINGS}")
-    elif status is not None and status.state == State.STOPPED:
-        complain(f"{service.name} did not start, and may be tried again: see {service.log_file} and the Event Viewer")
+        print_error(f"{service.name} did not start, since {_WRONG_SETTINGS}")
+    elif status is not None and status.state == ServiceState.STOPPED:
+        print_error(
+            f"{service.name} did not start, and may be tried again: see {service.log_file} and the Event Viewer"
+        )
     else:
-        complain(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
+        print_error(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
     lines = _new_lines(service.log_file, logged)
     if lines:
-        complain(f"{service.log_file} ends with:")
+        print_error(f"{service.log_file} ends with:")
     for line in lines:
-        complain(f"  {line}")
+        print_error(f"  {line}")
 
 
-def stop(service: Service, world: World) -> int:
+def stop(service: Service, environment: ServiceEnvironment) -> int:
     """Stop the service and wait until it has stopped. Returns the exit code; raises `ServiceManagerError`."""
-    with world.open_manager(False) as manager:
-        return _stop(manager, service, world)
+    with environment.open_manager(False) as manager:
+        return _stop(manager, service, environment)
 
 
-def _stop(manager: Manager, service: Service, world: World) -> int:
+def _stop(manager: Manager, service: Service, environment: ServiceEnvironment) -> int:
     # It takes no control while it starts.
-    _await(manager, service, lambda state: state != State.START_PENDING, START_SECONDS, world)
+    _await(manager, service, lambda state: state != ServiceState.START_PENDING, START_SECONDS, environment)
     state = _state(manager, service)
-    if state == State.STOPPED:
-        tell(f"{service.name} does not run")
+    if state == ServiceState.STOPPED:
+        print_wrapped(f"{service.name} does not run")
         return DONE
-    if state != State.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
+    if state != ServiceState.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
         manager.stop(service.name)
-    status = _await(manager, service, lambda state: state == State.STOPPED, STOP_SECONDS, world)
-    if status is None or status.state == State.STOPPED:
-        tell(f"{service.name} has stopped")
+    status = _await(manager, service, lambda state: state == ServiceState.STOPPED, STOP_SECONDS, environment)
+    if status is None or status.state == ServiceState.STOPPED:
+        print_wrapped(f"{service.name} has stopped")
         return DONE
-    complain(f"{service.name} has not stopped within {STOP_SECONDS:g} s: see its log, {service.log_file}")
+    print_error(f"{service.name} has not stopped within {STOP_SECONDS:g} s: see its log, {service.log_file}")
     return FAILED
 
 
-def remove(service: Service, world: World) -> int:
+def remove(service: Service, environment: ServiceEnvironment) -> int:
     """Stop and remove the service. Returns the exit code; raises `ServiceManagerError`."""
-    with world.open_manager(False) as manager:
+    with environment.open_manager(False) as manager:
         if manager.status(service.name) is None:
-            _forget_event_source(service, world)
-            tell(f"{service.name} is not installed")
+            _forget_event_source(service, environment)
+            print_wrapped(f"{service.name} is not installed")
             return DONE
         refuse_another(manager, service.name)
-        if code := _stop(manager, service, world):
+        if code := _stop(manager, service, environment):
             return code
         manager.delete(service.name)
-        left = _await(manager, service, lambda _: False, GONE_SECONDS, world)
-    _forget_event_source(service, world)
-    tell(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
+        left = _await(manager, service, lambda _: False, GONE_SECONDS, environment)
+    _forget_event_source(service, environment)
+    print_wrapped(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
     if left is not None:
-        tell("it is gone when nobody looks at it any more: close the Services window")
+        print_wrapped("it is gone when nobody looks at it any more: close the Services window")
     return DONE
 
 
-def _forget_event_source(service: Service, world: World) -> None:
+def _forget_event_source(service: Service, environment: ServiceEnvironment) -> None:
     try:
-        world.remove_event_source(service.name)
+        environment.remove_event_source(service.name)
     except OSError as error:
-        complain(f"the source {service.name} of the Event Log can't be removed: {error.strerror or error}")
+        print_error(f"the source {service.name} of the Event Log can't be removed: {error.strerror or error}")
 
 
 def _state(manager: Manager, service: Service) -> int:
@@ -235,14 +243,14 @@ def _state(manager: Manager, service: Service) -> int:
 
 
 def _await(
-    manager: Manager, service: Service, enough: Callable[[int], bool], seconds: float, world: World
+    manager: Manager, service: Service, enough: Callable[[int], bool], seconds: float, environment: ServiceEnvironment
 ) -> ServiceStatus | None:
     """What the service is doing once its state is enough, or after so many seconds; None once there is none."""
-    deadline = world.monotonic() + seconds
+    deadline = environment.monotonic() + seconds
     while (status := manager.status(service.name)) is not None and not enough(status.state):
-        if world.monotonic() >= deadline:
+        if environment.monotonic() >= deadline:
             break
-        world.sleep(POLL_SECONDS)
+        environment.sleep(POLL_SECONDS)
     return status
 
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from exporter.commands.check.command import validated
 from exporter.commands.check.files import exposed_folders
 from exporter.commands.check.report import ProbeEnvironment
-from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
+from exporter.commands.service.environment import DISPLAY_NAME, Service, ServiceEnvironment, usual_service, working_in
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
 from exporter.config.schema import Settings, catalogue
@@ -25,7 +25,7 @@ from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, add_flags, given_fl
 from exporter.config.types import Text
 from exporter.errors import DONE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, tell
+from exporter.text.terminal import print_error, print_wrapped
 from exporter.windows.access import (
     ADDS,
     ADMINISTRATORS,
@@ -45,7 +45,13 @@ from exporter.windows.places import (
     SECRETS_FOLDER,
     is_link,
 )
-from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
+from exporter.windows.service_manager import (
+    ServiceDefinition,
+    ServiceManagerError,
+    ServiceState,
+    command_line,
+    refuse_another,
+)
 
 DESCRIPTION: Final = (
     "Tells operators what Azure is about to do to this VM: scheduled events as Prometheus metrics, OpenTelemetry logs "
@@ -84,68 +90,70 @@ class NotInstalledError(Exception):
     """The folder can't be used; the text is a sentence that says what to do."""
 
 
-def install(service: Service, args: argparse.Namespace, world: World) -> int:
+def install(service: Service, args: argparse.Namespace, environment: ServiceEnvironment) -> int:
     """Run the action. Returns the exit code; raises `ConfigError`, `ServiceManagerError`.
 
     Why it fails stands in the Event Log as well: nobody sees what it prints where the Windows Installer calls it.
     """
     try:
-        return _install(service, args, world)
+        return _install(service, args, environment)
     except (ConfigError, ServiceManagerError) as error:
-        _report(service, str(error), world)
+        _report(service, str(error), environment)
         raise
     except (NotInstalledError, OSError) as error:
         sentence = f"{service.folder} can't be used: {error}"
-        _report(service, sentence, world)
-        complain(sentence)
+        _report(service, sentence, environment)
+        print_error(sentence)
         return FAILED
 
 
-def _report(service: Service, reason: str, world: World) -> None:
-    world.report(service.name, NOT_INSTALLED_ID, f"The service was not installed or updated:\n{redact(reason)}")
+def _report(service: Service, reason: str, environment: ServiceEnvironment) -> None:
+    environment.report(service.name, NOT_INSTALLED_ID, f"The service was not installed or updated:\n{redact(reason)}")
 
 
-def _install(service: Service, args: argparse.Namespace, world: World) -> int:
-    environ = world.service_environment(service.name)
+def _install(service: Service, args: argparse.Namespace, environment: ServiceEnvironment) -> int:
+    environ = environment.service_environment(service.name)
     config_file = _config_file(service, args, environ)
     flags = _flags(args)
     settings = _checked(service, flags, config_file, environ)
     _refuse_secrets(flags)
-    command = (*world.command, "service", "run", *_which(service, world), *flags)
+    command = (*environment.command, "service", "run", *_which(service, environment), *flags)
     if config_file:
         command = (*command, f"{CONFIG_FLAG}={config_file}")
     try:
         command_line(command)
     except ValueError as error:
         raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
-    with world.open_manager(True) as manager:
+    with environment.open_manager(True) as manager:
         refuse_another(manager, service.name)
-        _make_folder(service, Path(settings.outbox.path), world)
+        _make_folder(service, Path(settings.outbox.path), environment)
         settings = _checked(service, flags, config_file, environ)  # the settings file may be new
-        _take_over(service, Path(settings.outbox.path), world)
+        _take_over(service, Path(settings.outbox.path), environment)
         before = manager.status(service.name)
         for lacking in manager.define(_definition(service, command)):
-            complain(f"warning: {lacking}")
+            print_error(f"warning: {lacking}")
     try:
-        world.add_event_source(service.name)
+        environment.add_event_source(service.name)
     except OSError as error:
-        complain(f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}")
-    doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, world))
+        print_error(
+            f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}"
+        )
+    doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, environment))
     for warning in (*doubts, *_readable_secrets(environ)):
-        complain(f"warning: {warning}")
+        print_error(f"warning: {warning}")
     done = "installed" if before is None else "updated"
-    tell(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
-    if before is not None and before.state != State.STOPPED:
-        tell(f"{service.name} runs as it was: stop and start it to use what is new")
+    print_wrapped(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
+    if before is not None and before.state != ServiceState.STOPPED:
+        print_wrapped(f"{service.name} runs as it was: stop and start it to use what is new")
     return DONE
 
 
-def _which(service: Service, world: World) -> Iterator[str]:
+def _which(service: Service, environment: ServiceEnvironment) -> Iterator[str]:
     """The flags that tell `service run` which service it is.
 
     The folder always: what the variable ProgramData says may differ from one account to another.
     """
-    if service.name != usual_service(world.environ).name:
+    if service.name != usual_service(environment.environ).name:
         yield f"--name={service.name}"
     yield f"--folder={service.folder}"
 
@@ -176,13 +184,13 @@ def _flags(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _refuse_secrets(flags: Sequence[str]) -> None:
     """Such as the password in an address. Raises `ConfigError`."""
-    told = [flag.partition("=")[0] for flag in flags if redact(flag) != flag]
-    if told:
+    secret_flags = [flag.partition("=")[0] for flag in flags if redact(flag) != flag]
+    if secret_flags:
         raise ConfigError(
             tuple(
                 f"{name}: it holds a secret, and every user of the machine can read the command line of a service: "
                 "write it into the settings file"
-                for name in told
+                for name in secret_flags
             )
         )
 
@@ -205,75 +213,75 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 # -- the folder
 
 
-def _make_folder(service: Service, outbox: Path, world: World) -> None:
+def _make_folder(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
     """Make what is missing, and see to the access lists. Raises OSError, `NotInstalledError`.
 
     Above all of it stand SYSTEM and Administrators, and no other user has access. The service may write its data, which
     lie in the folder itself, and nothing that tells it what to do: those have lists that inherit nothing.
     """
-    trusted = _trusted(world)
+    trusted = _trusted(environment)
     if os.path.lexists(service.folder):
-        _refuse_strangers(service.folder, world, trusted)
-        _refuse_another_use(service, outbox, world)
-    _see_to_folder(service.folder, service.sid, MODIFY, world, trusted)
+        _refuse_strangers(service.folder, environment, trusted)
+        _refuse_another_use(service, outbox, environment)
+    _see_to_folder(service.folder, service.sid, MODIFY, environment, trusted)
     for name, rights in FOLDERS.items():
         makers = trusted | {service.sid} if rights == MODIFY else trusted  # it makes a folder anew that was removed
-        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, world, makers)
+        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, environment, makers)
     config = Path(service.config_file)
     if os.path.lexists(config):
-        _refuse_strangers(service.config_file, world, trusted)
+        _refuse_strangers(service.config_file, environment, trusted)
     else:
-        usual = service.folder == usual_service(world.environ).folder
+        usual = service.folder == usual_service(environment.environ).folder
         config.write_text(config_template(service.folder, usual=usual), encoding="utf-8")
 
 
-def _trusted(world: World) -> set[str]:
-    return {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, world.lists.user()}
+def _trusted(environment: ServiceEnvironment) -> set[str]:
+    return {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, environment.lists.user()}
 
 
-def _take_over(service: Service, outbox: Path, world: World) -> None:
+def _take_over(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
     """Refuse what another account owns, which may change its list at any time; then give the service its files.
 
     All below the folder, after that has a list which lets no other account make anything there. What those made whom an
     administrator has let into a folder is theirs, such as ready files. Raises OSError, `NotInstalledError`.
     """
-    seen, trusted = 0, _trusted(world)
+    seen, trusted = 0, _trusted(environment)
     for folder, folders, files in os.walk(service.folder, onerror=_raised):
-        entries = world.lists.read(folder).entries or ()
+        entries = environment.lists.read(folder).entries or ()
         makers = trusted | {entry.sid for entry in entries if entry.mask & ADDS and not entry.type}
         for name in (*folders, *files):
             seen += 1
             if seen > MOST_FILES:
                 raise NotInstalledError(f"it holds more than {MOST_FILES} files: remove those that are not the agent's")
-            _refuse_strangers(os.path.join(folder, name), world, makers)
-    world.lists.protect_file(service.config_file, [(service.sid, READ)])
+            _refuse_strangers(os.path.join(folder, name), environment, makers)
+    environment.lists.protect_file(service.config_file, [(service.sid, READ)])
     if outbox.parent == Path(service.folder):
         for file in outbox.parent.glob(f"{outbox.name}*"):  # of an agent that an administrator ran
-            world.lists.protect_file(str(file), [(service.sid, MODIFY)])
+            environment.lists.protect_file(str(file), [(service.sid, MODIFY)])
 
 
 def _raised(error: OSError) -> NoReturn:
     raise error
 
 
-def _see_to_folder(path: str, sid: str, rights: int, world: World, trusted: set[str]) -> None:
+def _see_to_folder(path: str, sid: str, rights: int, environment: ServiceEnvironment, trusted: set[str]) -> None:
     """Make the folder, or protect it unless it has an entry for the service already: then what an administrator has
     changed there stays."""
-    lists = world.lists
+    lists = environment.lists
     try:
         lists.make_folder(path)
     except FileExistsError:
-        _refuse_strangers(path, world, trusted)
+        _refuse_strangers(path, environment, trusted)
         if any(entry.sid == sid and not entry.flags & _INHERITED for entry in lists.read(path).entries or ()):
             return
     lists.protect_folder(path, [(sid, rights)])
 
 
-def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
+def _refuse_strangers(path: str, environment: ServiceEnvironment, trusted: set[str]) -> None:
     """Everybody may make a folder in ProgramData: what another has made there is not what an administrator wrote."""
     if is_link(path):  # what is done to it is done to what it leads to, in the worst case to a folder of Windows
         raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
-    owner = world.lists.read(path).owner
+    owner = environment.lists.read(path).owner
     if owner not in trusted:
         raise NotInstalledError(
             f"{path} belongs to {owner}, who is no administrator: look at what it holds, then remove it, or take it "
@@ -281,14 +289,14 @@ def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
         )
 
 
-def _refuse_another_use(service: Service, outbox: Path, world: World) -> None:
+def _refuse_another_use(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
     """A folder that others use is not taken from them: by its new list only this service would have access there."""
-    own = [entry for entry in world.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
+    own = [entry for entry in environment.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
     if any(entry.sid == service.sid for entry in own):
         return
     if _of_another_service(own, service):
         raise NotInstalledError("it is the folder of another service: give this one a folder of its own by --folder")
-    if service.folder == usual_service(world.environ).folder:
+    if service.folder == usual_service(environment.environ).folder:
         return
     known = {os.path.basename(service.config_file), *FOLDERS}
     for name in sorted(os.listdir(service.folder)):
@@ -321,7 +329,7 @@ def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition
     )
 
 
-def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[str]:
+def _elsewhere(service: Service, settings: Settings, environment: ServiceEnvironment) -> Iterator[str]:
     """What the service writes outside of its folder and has no right to yet."""
     for name, path, folder in (
         ("outbox.path", settings.outbox.path, os.path.dirname(settings.outbox.path)),
@@ -332,8 +340,8 @@ def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[s
             continue
         entries: Sequence[Ace] = ()
         with contextlib.suppress(OSError):  # it may be missing
-            entries = world.lists.read(folder).entries or ()
-        usual = usual_service(world.environ).folder
+            entries = environment.lists.read(folder).entries or ()
+        usual = usual_service(environment.environ).folder
         if _of_another_service(entries, service) or Path(path).is_relative_to(usual):
             yield f"{name} is in the folder of another service: set it to a path below {service.folder}"
         elif not any(entry.sid == service.sid and entry.mask & MODIFY == MODIFY for entry in entries):

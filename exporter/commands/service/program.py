@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.commands.service.world import Service, working_in
+from exporter.commands.service.environment import Service, working_in
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.errors import BAD_USAGE, FAILED
 from exporter.files import RotatingFile
 from exporter.log.log import Log
 from exporter.secrets import Sieve
-from exporter.text.terminal import complain
+from exporter.text.terminal import print_error
 from exporter.windows import event_log
 from exporter.windows.service_manager import NOT_STARTED_BY_THE_MANAGER, ServiceManagerError, host
 
@@ -52,7 +52,7 @@ def run_service(service: Service, args: argparse.Namespace) -> int:
     except ServiceManagerError as error:
         if error.number != NOT_STARTED_BY_THE_MANAGER:
             raise
-        complain(IN_A_TERMINAL)
+        print_error(IN_A_TERMINAL)
         return BAD_USAGE
     return FAILED  # not reached: the process ends with the service
 
@@ -104,11 +104,11 @@ class AgentProgram:
         except ConfigError as error:
             for line in error.errors:
                 log.error("agent.misconfigured", error=line)
-            self._tell(CONFIGURATION_ID, "The settings are wrong:\n" + "\n".join(error.errors), settings)
+            self._report_error(CONFIGURATION_ID, "The settings are wrong:\n" + "\n".join(error.errors), settings)
             return BAD_USAGE
         except Exception as error:  # the last one that can tell: where the process ends, nobody reads a traceback
             log.error("agent.crashed", error=f"{type(error).__name__}: {error}", where=_innermost(error))
-            self._tell(CRASHED_ID, "The agent has ended:\n" + traceback.format_exc(), settings)
+            self._report_error(CRASHED_ID, "The agent has ended:\n" + traceback.format_exc(), settings)
             return FAILED
         finally:
             log.close(LAST_LINES_SECONDS)
@@ -117,11 +117,11 @@ class AgentProgram:
 
     def _log(self, file: RotatingFile, settings: Settings) -> Log:
         def not_started(error: object) -> None:
-            self._tell(NOT_STARTED_ID, f"The agent did not start: {error}", settings)
+            self._report_error(NOT_STARTED_ID, f"The agent did not start: {error}", settings)
 
         return _ServiceLog(file, settings, not_started)
 
-    def _tell(self, number: int, text: str, settings: Settings) -> None:
+    def _report_error(self, number: int, text: str, settings: Settings) -> None:
         """Say it in the Event Log, without any secret."""
         hidden = Sieve(settings.secrets)(text)
         self._report(number, f"{hidden}\n\nThe log is {self._service.log_file}")

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
-from exporter.commands.replay.entries import of_this_age, read_time
+from exporter.commands.replay.entries import is_plausible_time, read_time
 from exporter.commands.stops import interrupted_on_stop
 from exporter.commands.tail.records import OutboxReader, record_of
 from exporter.config.command_line import add_format, duration_argument
@@ -23,7 +23,7 @@ from exporter.errors import DONE, FAILED, Failure
 from exporter.log.log import Log, captured_libraries
 from exporter.secrets import redact
 from exporter.text.format import clean, counted, parse_duration
-from exporter.text.terminal import complain, tell
+from exporter.text.terminal import print_error, print_wrapped
 from exporter.text.values import describe
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ from msgspec import Struct, field
 
 from exporter.commands.tail.records import Entry
 from exporter.core.document import alike, folded
-from exporter.text.terminal import say
+from exporter.text.terminal import print_line
 from exporter.text.timeline import record_lines
 
 TICK_SECONDS: Final = 0.1
@@ -115,7 +115,7 @@ def begin_argument(text: str) -> Begin:
     instant = words.get(text) or read_time(text)
     if instant is None:
         with contextlib.suppress(ValueError, OverflowError):
-            instant = of_this_age(datetime.now(UTC) - timedelta(seconds=parse_duration(text)))
+            instant = is_plausible_time(datetime.now(UTC) - timedelta(seconds=parse_duration(text)))
     if instant is None:
         raise argparse.ArgumentTypeError(
             "expected start, now, a time such as 2026-03-02T09:00:00Z or how long ago, such as 1h, "
@@ -146,7 +146,7 @@ def tail(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     except Failure as error:
-        complain(clean(redact(error.detail or error.reason), MAX_SHOWN))
+        print_error(clean(redact(error.detail or error.reason), MAX_SHOWN))
         return FAILED
     _note(view.summary())
     return DONE
@@ -154,7 +154,7 @@ def tail(args: argparse.Namespace) -> int:
 
 def _note(text: str) -> None:
     """Something beside the records, which is no error, to standard error."""
-    tell(redact(text), sys.stderr, hang=2)
+    print_wrapped(redact(text), sys.stderr, hang=2)
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
@@ -233,7 +233,7 @@ def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None
         message, now = reader.get(TICK_SECONDS), time.monotonic()
         if isinstance(message, Failure):
             if message.reason != failing:
-                complain(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; trying again")
+                print_error(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; trying again")
             failing = message.reason
         elif message is not None:
             last_message_at, failing = now, ""
@@ -285,11 +285,11 @@ class View(Struct):
             del self._seen[next(iter(self._seen))]
         self.shown += 1
         if self.args.format == "json":
-            say(_as_json(record, entry), self.out)
+            print_line(_as_json(record, entry), self.out)
             return
         waits = f"[{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else ""
         for text in record_lines(record, waits):
-            tell(text, self.out)
+            print_wrapped(text, self.out)
 
     def _wanted(self, record: Record) -> bool:
         args = self.args

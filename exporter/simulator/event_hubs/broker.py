@@ -20,24 +20,28 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from exporter.simulator.event_hubs.connection import Connection
+from exporter.simulator.event_hubs.connection import BrokerConnection
 from exporter.simulator.event_hubs.store import Namespace, StoredMessage
-from exporter.simulator.faults import Faults, Kind
+from exporter.simulator.faults import FaultKind, Faults
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "silent": Kind("accepts the connection, reads, never sends anything", where="connect", times=1),
-    "cbs-refused": Kind("put-token is answered with 401", where="cbs", times=1),
-    "cbs-silent": Kind("put-token is never answered", where="cbs", times=1),
-    "attach-refused": Kind("detaches the link with the condition", condition="amqp:not-found", where="attach", times=1),
-    "management-silent": Kind("the request is never answered", where="management", times=1),
-    "drop-before-store": Kind("connection reset, nothing stored", where="send", times=1),
-    "drop-after-store": Kind("stored, connection reset: the acknowledgement is lost", where="send", times=1),
-    "no-disposition": Kind("stored, never acknowledged, connection stays up", where="send", times=1),
-    "released": Kind("not stored", where="send", times=1),
-    "modified": Kind("not stored", where="send", times=1),
-    "rejected": Kind("not stored, for the condition", condition="com.microsoft:server-busy", where="send", times=1),
-    "detach": Kind("not stored, link detached", condition="com.microsoft:server-busy", where="send", times=1),
-    "accept": Kind("no fault: one send succeeds", where="send", times=1),
+KINDS: Final[Mapping[str, FaultKind]] = {
+    "silent": FaultKind("accepts the connection, reads, never sends anything", where="connect", times=1),
+    "cbs-refused": FaultKind("put-token is answered with 401", where="cbs", times=1),
+    "cbs-silent": FaultKind("put-token is never answered", where="cbs", times=1),
+    "attach-refused": FaultKind(
+        "detaches the link with the condition", condition="amqp:not-found", where="attach", times=1
+    ),
+    "management-silent": FaultKind("the request is never answered", where="management", times=1),
+    "drop-before-store": FaultKind("connection reset, nothing stored", where="send", times=1),
+    "drop-after-store": FaultKind("stored, connection reset: the acknowledgement is lost", where="send", times=1),
+    "no-disposition": FaultKind("stored, never acknowledged, connection stays up", where="send", times=1),
+    "released": FaultKind("not stored", where="send", times=1),
+    "modified": FaultKind("not stored", where="send", times=1),
+    "rejected": FaultKind(
+        "not stored, for the condition", condition="com.microsoft:server-busy", where="send", times=1
+    ),
+    "detach": FaultKind("not stored, link detached", condition="com.microsoft:server-busy", where="send", times=1),
+    "accept": FaultKind("no fault: one send succeeds", where="send", times=1),
 }
 _HOST: Final = "127.0.0.1"
 _TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs them
@@ -108,7 +112,7 @@ class Broker:
 
     async def _serve(self, listening: socket.socket) -> None:
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._namespace), sock=listening, ssl=self._ssl, backlog=512
+            lambda: BrokerConnection(self._namespace), sock=listening, ssl=self._ssl, backlog=512
         )
         await self._stopping.wait()
         server.close()

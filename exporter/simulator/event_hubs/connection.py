@@ -17,7 +17,7 @@ _SMALLEST_FRAME_SIZE: Final = 512  # AMQP 1.0, part 2, section 2.3.1: no peer ma
 _MECHANISMS: Final = Array(map(Symbol, ("ANONYMOUS", "MSSBCBS", "PLAIN", "EXTERNAL")))
 
 
-class Connection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """The connection of one peer. Whatever the peer sends, at worst its own connection ends."""
 
     _transport: asyncio.Transport

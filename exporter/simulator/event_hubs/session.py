@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from exporter.simulator.event_hubs import frames
 from exporter.simulator.event_hubs.amqp import CodecError, Described, Int, Symbol, UInt, ULong, encode
 from exporter.simulator.event_hubs.frames import Attach, Begin, Detach, Flow, Performative, ProtocolError, Transfer
-from exporter.simulator.event_hubs.store import BATCH_FORMAT, Hub, Message, Partition, parse_message
+from exporter.simulator.event_hubs.store import BATCH_FORMAT, AmqpMessage, Hub, Partition, parse_message
 
 if TYPE_CHECKING:
-    from exporter.simulator.event_hubs.connection import Connection
+    from exporter.simulator.event_hubs.connection import BrokerConnection
 
 CREDIT: Final = 1000
 """Deliveries that a peer may send ahead on a link; granted anew when half is used."""
@@ -81,7 +81,7 @@ class IncomingLink(ABC):
             self.grant()
 
     @abstractmethod
-    def delivered(self, message: Message, transfer: Transfer) -> Described | None:
+    def delivered(self, message: AmqpMessage, transfer: Transfer) -> Described | None:
         """Process a complete delivery; its outcome, None to send none. Raises `CodecError`, which rejects it."""
 
 
@@ -92,7 +92,7 @@ class Publisher(IncomingLink):
         super().__init__(session, attach)
         self._hub, self._partition, self.hub = hub, partition, hub.name
 
-    def delivered(self, message: Message, transfer: Transfer) -> Described | None:
+    def delivered(self, message: AmqpMessage, transfer: Transfer) -> Described | None:
         """Store the message, or the messages of a batch: all in one partition."""
         namespace = self.session.namespace
         fault = namespace.faults.take("send")
@@ -127,7 +127,7 @@ class Requests(IncomingLink):
         self._answer = {"$cbs": self._put_token, "$management": self._read}[node]
         self._node = node
 
-    def delivered(self, message: Message, transfer: Transfer) -> Described | None:
+    def delivered(self, message: AmqpMessage, transfer: Transfer) -> Described | None:
         """Reply on the link of this node in the session."""
         del transfer  # requests are plain messages
         reply = self._answer(message)
@@ -136,7 +136,7 @@ class Requests(IncomingLink):
             links[0].put(reply)
         return frames.ACCEPTED
 
-    def _put_token(self, request: Message) -> bytes | None:
+    def _put_token(self, request: AmqpMessage) -> bytes | None:
         """Any token is accepted: the broker has no keys."""
         fault = self.session.namespace.faults.take("cbs")
         if fault and fault.name == "cbs-silent":
@@ -149,7 +149,7 @@ class Requests(IncomingLink):
         self.session.connection.authorised = True
         return _reply(request, {"status-code": Int(202), "status-description": "Accepted"})
 
-    def _read(self, request: Message) -> bytes | None:
+    def _read(self, request: AmqpMessage) -> bytes | None:
         """READ of `com.microsoft:eventhub` or `com.microsoft:partition`."""
         if self.session.namespace.faults.take("management"):
             return None
@@ -168,12 +168,12 @@ class Requests(IncomingLink):
         return _reply(request, {"status-code": Int(200), "status-description": "OK"}, body)
 
 
-def _refusal(request: Message, status: int, condition: str, description: str) -> bytes:
+def _refusal(request: AmqpMessage, status: int, condition: str, description: str) -> bytes:
     outcome = {"status-code": Int(status), "status-description": description, "error-condition": Symbol(condition)}
     return _reply(request, outcome)
 
 
-def _reply(request: Message, outcome: dict[str, Any], body: dict[str, Any] | None = None) -> bytes:
+def _reply(request: AmqpMessage, outcome: dict[str, Any], body: dict[str, Any] | None = None) -> bytes:
     properties = [*[None] * 5, request.message_id, *[None] * 7]  # the sixth is the correlation-id
     sections = (Described(ULong(0x73), properties), Described(ULong(0x74), outcome), Described(ULong(0x77), body))
     return b"".join(map(encode, sections))
@@ -254,7 +254,7 @@ Link = IncomingLink | OutgoingLink
 class Session:
     """One session of a connection, on the same channel in both directions. `window`: frames that the peer takes now."""
 
-    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
+    def __init__(self, connection: BrokerConnection, channel: int, begin: Begin) -> None:
         self.connection, self.namespace, self._channel = connection, connection.namespace, channel
         self.links: dict[int, Link] = {}
         self.window = int(begin.incoming_window)
@@ -278,13 +278,13 @@ class Session:
 
     def deliver(self, handle: UInt, payload: bytes) -> None:
         """Send one settled message, in several frames where the peer's frame size asks for it."""
-        room = min(self.connection.peer_max_frame_size, frames.MAX_FRAME_SIZE) - frames.TRANSFER_OVERHEAD
+        space = min(self.connection.peer_max_frame_size, frames.MAX_FRAME_SIZE) - frames.TRANSFER_OVERHEAD
         delivery = UInt(self._next_delivery)
         self._next_delivery = (self._next_delivery + 1) & _UINT
         tag = delivery.to_bytes(4, "big")
-        for start in range(0, len(payload), room):
-            has_more = start + room < len(payload)
-            self.send(Transfer(handle, delivery, tag, UInt(0), True, has_more), payload[start : start + room])
+        for start in range(0, len(payload), space):
+            has_more = start + space < len(payload)
+            self.send(Transfer(handle, delivery, tag, UInt(0), True, has_more), payload[start : start + space])
             self._next_outgoing = (self._next_outgoing + 1) & _UINT
             self.window -= 1
 

@@ -33,7 +33,7 @@ from exporter.simulator.event_hubs.frames import ProtocolError
 from exporter.simulator.faults import Faults
 
 if TYPE_CHECKING:
-    from exporter.simulator.event_hubs.connection import Connection
+    from exporter.simulator.event_hubs.connection import BrokerConnection
 
 BATCH_FORMAT: Final = 0x80013700  # each data section of such a message is a message: Event Hubs' batch
 _ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA, _VALUE = 0x72, 0x73, 0x74, 0x75, 0x77
@@ -58,7 +58,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class Message(Struct, frozen=True):
+class AmqpMessage(Struct, frozen=True):
     """An AMQP message as it came. `bare` is what no intermediary may change: from the properties section to the end."""
 
     annotations: Mapping[Any, Any]
@@ -95,7 +95,7 @@ class Message(Struct, frozen=True):
         return self.properties[index] if index < len(self.properties) else None
 
 
-def parse_message(payload: bytes) -> Message:
+def parse_message(payload: bytes) -> AmqpMessage:
     """An AMQP message from its bytes (part 3, 3.2). Raises `CodecError` for what is none."""
     sections: dict[int, Any] = {}
     data: list[bytes] = []
@@ -115,7 +115,7 @@ def parse_message(payload: bytes) -> Message:
             data.append(value)
         else:
             sections[code] = value
-    return Message(
+    return AmqpMessage(
         annotations=sections.get(_ANNOTATIONS, {}),
         properties=sections.get(_PROPERTIES, []),
         application_properties=sections.get(_APPLICATION_PROPERTIES, {}),
@@ -125,7 +125,7 @@ def parse_message(payload: bytes) -> Message:
     )
 
 
-class StoredMessage(Message, frozen=True):
+class StoredMessage(AmqpMessage, frozen=True):
     """One event in a partition: its annotations are those that a receiver gets, the sender's and Event Hubs' own."""
 
     partition: str
@@ -155,7 +155,7 @@ class Partition:
         self.readers: set[Callable[[], None]] = set()
         self._next_offset = 0
 
-    def append(self, message: Message, partition_key: str | None, now: datetime) -> None:
+    def append(self, message: AmqpMessage, partition_key: str | None, now: datetime) -> None:
         """Store a message, with its own partition key or else this one. `now` is aware."""
         if self.messages:
             now = max(now, self.messages[-1].enqueued_time)  # positions by time need an order that never goes back
@@ -235,7 +235,7 @@ class Namespace:
     def __init__(self, faults: Faults, max_message_size: int, clock: Callable[[], datetime]) -> None:
         self.faults, self.max_message_size, self._clock = faults, max_message_size, clock
         self.hubs: dict[str, Hub] = {}
-        self.connections: set[Connection] = set()
+        self.connections: set[BrokerConnection] = set()
         self.total_stored = self.total_connections = 0
         self.changed = threading.Condition()
 
@@ -244,7 +244,7 @@ class Namespace:
         with self.changed:
             self.hubs[name] = Hub(name, self._clock(), {str(i): Partition(str(i)) for i in range(partitions)})
 
-    def publish(self, log: Partition, messages: Iterable[Message], key: str | None) -> None:
+    def publish(self, log: Partition, messages: Iterable[AmqpMessage], key: str | None) -> None:
         """Store messages that came in one transfer, in order, and send them to the consumers of their partition."""
         with self.changed:
             now = self._clock()

@@ -11,46 +11,50 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from exporter.simulator.faults import EVERYWHERE, Fault, Kind
-from exporter.simulator.metadata.protocol import Response, as_json
+from exporter.simulator.faults import EVERYWHERE, Fault, FaultKind
+from exporter.simulator.metadata.protocol import SimulatedResponse, as_json
 
 PLACES = ("events", "instance", EVERYWHERE)
 _MIB = 1024 * 1024
 
-KINDS: Mapping[str, Kind] = {
-    "slow": Kind("every answer takes ARG seconds (Azure's first: up to two minutes)", 2),
-    **{status: Kind(f"{status} with a JSON error") for status in ("400", "404", "408", "410", "500", "502", "504")},
-    **{status: Kind(f"{status}, as the Metadata Security Protocol refuses a process") for status in ("401", "403")},
-    "429": Kind("429 with Retry-After: ARG", 1),
-    "503": Kind("503 with Retry-After: ARG", 1),
-    "html": Kind("200 with the HTML page of a proxy"),
-    "empty": Kind("200 with an empty body"),
-    "not-json": Kind("200 with a body that is not JSON"),
-    "truncated": Kind("200 with the first half of the document, well framed"),
-    "redirect": Kind("302 to another path of this service"),
-    "gzip": Kind("200, gzip encoded though nobody asked, with ARG MiB of blanks behind the document", 0),
-    "huge": Kind("200 with ARG MiB of blanks behind the document", 5),
-    "endless": Kind("200 without a length, and blanks until the client leaves"),
-    "deep": Kind("200 with lists nested 100,000 deep"),
-    "nan": Kind("200 with NaN as its number"),
-    "surrogate": Kind("200 with a lone surrogate in every Description"),
-    "duplicate-keys": Kind("200 with every key of the document twice"),
-    "bom": Kind("200 with the true document behind a byte order mark: valid"),
-    "drip": Kind("the answer byte by byte, one each ARG seconds", 0.2),
-    "reset": Kind("the connection is reset in the middle of the answer"),
-    "half-close": Kind("half the announced length, then the sending side is closed"),
-    "hang": Kind("no answer, for ARG seconds, then the connection is closed", 3600),
-    "gap": Kind("no answer: every connection is reset as soon as it has asked"),
-    "post-400": Kind("POST alone: 400, not approved"),
-    "post-500": Kind("POST alone: 500, not approved"),
-    "post-hang": Kind("POST alone: no answer for ARG seconds, not approved", 3600),
-    "post-reset": Kind("POST alone: approved, but the answer is lost in a reset"),
+KINDS: Mapping[str, FaultKind] = {
+    "slow": FaultKind("every answer takes ARG seconds (Azure's first: up to two minutes)", 2),
+    **{
+        status: FaultKind(f"{status} with a JSON error") for status in ("400", "404", "408", "410", "500", "502", "504")
+    },
+    **{
+        status: FaultKind(f"{status}, as the Metadata Security Protocol refuses a process") for status in ("401", "403")
+    },
+    "429": FaultKind("429 with Retry-After: ARG", 1),
+    "503": FaultKind("503 with Retry-After: ARG", 1),
+    "html": FaultKind("200 with the HTML page of a proxy"),
+    "empty": FaultKind("200 with an empty body"),
+    "not-json": FaultKind("200 with a body that is not JSON"),
+    "truncated": FaultKind("200 with the first half of the document, well framed"),
+    "redirect": FaultKind("302 to another path of this service"),
+    "gzip": FaultKind("200, gzip encoded though nobody asked, with ARG MiB of blanks behind the document", 0),
+    "huge": FaultKind("200 with ARG MiB of blanks behind the document", 5),
+    "endless": FaultKind("200 without a length, and blanks until the client leaves"),
+    "deep": FaultKind("200 with lists nested 100,000 deep"),
+    "nan": FaultKind("200 with NaN as its number"),
+    "surrogate": FaultKind("200 with a lone surrogate in every Description"),
+    "duplicate-keys": FaultKind("200 with every key of the document twice"),
+    "bom": FaultKind("200 with the true document behind a byte order mark: valid"),
+    "drip": FaultKind("the answer byte by byte, one each ARG seconds", 0.2),
+    "reset": FaultKind("the connection is reset in the middle of the answer"),
+    "half-close": FaultKind("half the announced length, then the sending side is closed"),
+    "hang": FaultKind("no answer, for ARG seconds, then the connection is closed", 3600),
+    "gap": FaultKind("no answer: every connection is reset as soon as it has asked"),
+    "post-400": FaultKind("POST alone: 400, not approved"),
+    "post-500": FaultKind("POST alone: 500, not approved"),
+    "post-hang": FaultKind("POST alone: no answer for ARG seconds, not approved", 3600),
+    "post-reset": FaultKind("POST alone: approved, but the answer is lost in a reset"),
 }
 
 HANGING = frozenset({"hang", "post-hang"})
 
 
-def apply_fault(fault: Fault, response: Response) -> Response:
+def apply_fault(fault: Fault, response: SimulatedResponse) -> SimulatedResponse:
     """The response with the fault; those of the connection itself leave it as it is."""
     name = fault.name.removeprefix("post-")
     if name.isdecimal():
@@ -59,9 +63,9 @@ def apply_fault(fault: Fault, response: Response) -> Response:
     body = response.body
     padding = b" " * int(fault.argument * _MIB) if name in ("gzip", "huge") else b""
     if name == "redirect":
-        return Response(302, b"", (("Location", "/metadata/elsewhere"),))
+        return SimulatedResponse(302, b"", (("Location", "/metadata/elsewhere"),))
     if name == "html":
-        return Response(
+        return SimulatedResponse(
             200, b"<!DOCTYPE html><html><body>Sign in to the proxy</body></html>", (("Content-Type", "text/html"),)
         )
     if name == "gzip":

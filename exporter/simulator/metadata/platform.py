@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.core.document import folded
-from exporter.simulator.metadata.scenario import Action, Phase, Scenario, Step
+from exporter.simulator.metadata.scenario import Action, EventMoment, Scenario, ScenarioStep
 
 # Each is answered with all fields and types: what an older version does not know yet is not left out.
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
@@ -45,7 +45,7 @@ _SHORTEST_REPETITION = timedelta(seconds=1)
 SLOWEST, FASTEST = 0.001, 1e6
 
 
-class Approval(NamedTuple):
+class AcceptedStartRequest(NamedTuple):
     """A StartRequest that was answered 200: the EventId in any letter case, and when (aware UTC)."""
 
     event_id: str
@@ -82,7 +82,7 @@ class Platform(Struct, frozen=True):
     repetition: int = 0
     incarnation: int | None = None
 
-    def timeline(self, approvals: Iterable[Approval] = ()) -> tuple[Change, ...]:
+    def timeline(self, approvals: Iterable[AcceptedStartRequest] = ()) -> tuple[Change, ...]:
         """Every change in order, the first at `start`. Between two of them the document stands still."""
         return tuple(_Simulation(self, approvals).changes())
 
@@ -100,7 +100,9 @@ def current(timeline: tuple[Change, ...], now: datetime) -> Change:
     return timeline[max(0, bisect_right(timeline, now, key=lambda change: change.at) - 1)]
 
 
-def documents(scenario: Scenario, approvals: Iterable[Approval] = ()) -> Iterator[tuple[datetime, dict[str, Any]]]:
+def documents(
+    scenario: Scenario, approvals: Iterable[AcceptedStartRequest] = ()
+) -> Iterator[tuple[datetime, dict[str, Any]]]:
     """Each changed document with its time, without a server, from the scenario's own start.
 
     What can't be read (while the service is switched off) is left out: a reader sees the number jump.
@@ -119,7 +121,7 @@ def whole_second(instant: datetime) -> datetime:
 class _Event(Struct):
     """An event in the document: its fields, and how the platform treats it."""
 
-    step: Step
+    step: ScenarioStep
     fields: dict[str, Any]
     announced: datetime
     not_before: datetime | None
@@ -137,7 +139,7 @@ class _Event(Struct):
 class _Simulation:
     """One play from first to last, as a discrete-event simulation: each action may schedule further ones."""
 
-    def __init__(self, platform: Platform, approvals: Iterable[Approval]) -> None:
+    def __init__(self, platform: Platform, approvals: Iterable[AcceptedStartRequest]) -> None:
         scenario = platform.scenario
         self._platform = platform
         self._number = scenario.incarnation if platform.incarnation is None else platform.incarnation
@@ -146,7 +148,7 @@ class _Simulation:
         self._silent_until = platform.start
         self._order = itertools.count()
         self._queue: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
-        self._waiting: dict[tuple[str, Phase], list[Step]] = {}
+        self._waiting: dict[tuple[str, EventMoment], list[ScenarioStep]] = {}
         self._schedule(platform.start, _STEP, lambda _: None)
         for step in scenario.steps:
             if step.after is None:
@@ -188,8 +190,8 @@ class _Simulation:
     def _schedule(self, at: datetime, rank: int, act: Callable[[datetime], None]) -> None:
         heapq.heappush(self._queue, (at, rank, next(self._order), act))
 
-    def _act(self, step: Step) -> Callable[[datetime], None]:
-        actions: Mapping[Action, Callable[[Step, datetime], None]] = {
+    def _act(self, step: ScenarioStep) -> Callable[[datetime], None]:
+        actions: Mapping[Action, Callable[[ScenarioStep, datetime], None]] = {
             Action.ANNOUNCE: self._announce,
             Action.CHANGE: self._change,
             Action.START: self._start_now,
@@ -198,16 +200,16 @@ class _Simulation:
         }
         return lambda now: actions[step.action](step, now)
 
-    def _announce(self, step: Step, now: datetime) -> None:
+    def _announce(self, step: ScenarioStep, now: datetime) -> None:
         event = _Event(step, self._with_event_id(step.fields), now, None)
         self._events[step.event] = event
         self._set_notice(event, step.notice, now)
         if step.waits_for_all and step.others_approve_after is not None:
             agreed = now + self._platform.span(step.others_approve_after)
             self._schedule(agreed, _DUE, lambda at: self._start_if_agreed(event, at))
-        self._reach(step.event, Phase.ANNOUNCED, now)
+        self._reach(step.event, EventMoment.ANNOUNCED, now)
 
-    def _change(self, step: Step, now: datetime) -> None:
+    def _change(self, step: ScenarioStep, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is None:
             return
@@ -216,19 +218,19 @@ class _Simulation:
         if not event.started:
             self._set_notice(event, step.notice, now)
 
-    def _start_now(self, step: Step, now: datetime) -> None:
+    def _start_now(self, step: ScenarioStep, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is None and "EventId" in step.fields:
             # A host failure is not announced: the event is Started when it first appears [High level overview].
             event = self._events[step.event] = _Event(step, self._with_event_id(step.fields), now, None)
         self._begin(event, now)
 
-    def _cancel(self, step: Step, now: datetime) -> None:
+    def _cancel(self, step: ScenarioStep, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is not None and not event.started:
             self._remove(event, now)
 
-    def _switch_off(self, step: Step, now: datetime) -> None:
+    def _switch_off(self, step: ScenarioStep, now: datetime) -> None:
         until = now + self._platform.span(step.lasts)
         if until > max(now, self._silent_until):
             self._silent, self._silent_until = True, until
@@ -244,7 +246,7 @@ class _Simulation:
                 if folded(str(event.fields["EventId"])) != folded(event_id) or event.started or event.approved:
                     continue
                 event.approved = now
-                self._reach(event.step.event, Phase.APPROVED, now)
+                self._reach(event.step.event, EventMoment.APPROVED, now)
                 self._start_if_agreed(event, now)
 
         return approve
@@ -272,15 +274,15 @@ class _Simulation:
             return
         event.started, event.not_before = True, None
         self._schedule(now + self._platform.span(event.step.lasts), _DUE, lambda at: self._remove(event, at))
-        self._reach(event.step.event, Phase.STARTED, now)
+        self._reach(event.step.event, EventMoment.STARTED, now)
 
     def _remove(self, event: _Event, now: datetime) -> None:
         if self._events.get(event.step.event) is not event:
             return
         del self._events[event.step.event]
-        self._reach(event.step.event, Phase.GONE, now)
+        self._reach(event.step.event, EventMoment.GONE, now)
 
-    def _reach(self, label: str, phase: Phase, now: datetime) -> None:
+    def _reach(self, label: str, phase: EventMoment, now: datetime) -> None:
         for step in self._waiting.pop((label, phase), []):
             self._schedule(now + self._platform.span(step.delay), _STEP, self._act(step))
 
@@ -312,7 +314,7 @@ class Play:
         self.speed = speed
         self._repeat = repeat
         self._lock = threading.Lock()
-        self._approvals: list[Approval] = []
+        self._approvals: list[AcceptedStartRequest] = []
         self._platform = Platform(scenario, start, speed)
         self._timeline = self._platform.timeline()
         self._past: tuple[Change, ...] = ()
@@ -332,12 +334,12 @@ class Play:
                 return False
             known = {approval.event_id for approval in self._approvals}
             new = {folded(event_id) for event_id in event_ids} - known
-            self._approvals += [Approval(event_id, now) for event_id in sorted(new)]
+            self._approvals += [AcceptedStartRequest(event_id, now) for event_id in sorted(new)]
             self._timeline = self._platform.timeline(self._approvals)
             return True
 
     @property
-    def approvals(self) -> tuple[Approval, ...]:
+    def approvals(self) -> tuple[AcceptedStartRequest, ...]:
         """The first accepted approval of each event of this repetition; ids in lower case."""
         with self._lock:
             return tuple(self._approvals)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from exporter.core.document import folded
 from exporter.simulator.metadata import platform
-from exporter.simulator.metadata.scenario import Vm
+from exporter.simulator.metadata.scenario import ScenarioVm
 
 EVENTS_PATH = "/metadata/scheduledevents"
 INSTANCE_PATH = "/metadata/instance"
@@ -67,7 +67,7 @@ _DEFAULTS = {
 }
 
 
-class Response(NamedTuple):
+class SimulatedResponse(NamedTuple):
     """A whole HTTP response but for the headers that framing needs."""
 
     status: int
@@ -75,7 +75,7 @@ class Response(NamedTuple):
     headers: Headers = (_JSON,)
 
 
-class Request(NamedTuple):
+class SimulatedRequest(NamedTuple):
     """What a client sent, at `time` (seconds since the epoch).
 
     Header names are in lower case; one that came twice has its values joined by a comma.
@@ -106,13 +106,13 @@ class Refusal(Exception):
         self.response = as_json(status, {"error": reason, **dict(fields)}, headers)
 
 
-def as_json(status: int, document: object, headers: Headers = ()) -> Response:
+def as_json(status: int, document: object, headers: Headers = ()) -> SimulatedResponse:
     """`document` as a JSON response, with these headers beside its type."""
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(status, body, (_JSON, *headers))
+    return SimulatedResponse(status, body, (_JSON, *headers))
 
 
-def check_request(request: Request) -> None:
+def check_request(request: SimulatedRequest) -> None:
     """Raises Refusal for the first that is wrong of method, headers, path and query."""
     is_instance = f"{request.place}/".startswith(f"{INSTANCE_PATH}/")
     allowed = ("GET",) if is_instance else ("GET", "POST")
@@ -150,7 +150,7 @@ def start_requests(body: bytes) -> Sequence[str]:
     return [str(event_id) for event_id in ids]
 
 
-def instance_response(request: Request, vm: Vm) -> Response:
+def instance_response(request: SimulatedRequest, vm: ScenarioVm) -> SimulatedResponse:
     """The response below `/metadata/instance`: a branch as JSON, a leaf as text with `format=text`. Raises Refusal."""
     address = {"privateIpAddress": "10.0.0.4", "publicIpAddress": ""}
     interface = {
@@ -167,11 +167,11 @@ def instance_response(request: Request, vm: Vm) -> Response:
     if text == isinstance(node, dict | list):
         raise Refusal(400, f"Bad request. A leaf is text and a branch is JSON. {_MORE}")
     if text:
-        return Response(200, str(node).encode(), (("Content-Type", "text/plain; charset=utf-8"),))
+        return SimulatedResponse(200, str(node).encode(), (("Content-Type", "text/plain; charset=utf-8"),))
     return as_json(200, node)
 
 
-def compute(vm: Vm) -> dict[str, Any]:
+def compute(vm: ScenarioVm) -> dict[str, Any]:
     """The `compute` object of that VM; its own fields replace the default ones, and ids are derived from its name."""
     ids = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
     fields: dict[str, Any] = {**_DEFAULTS, **ids, **vm.fields}

@@ -42,7 +42,7 @@ class Action(StrEnum):
     SWITCH_OFF = "switch-off"
 
 
-class Phase(StrEnum):
+class EventMoment(StrEnum):
     """The moments of an event that a step can wait for."""
 
     ANNOUNCED = "announced"
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     GONE = "gone"
 
 
-class Vm(Struct, frozen=True):
+class ScenarioVm(Struct, frozen=True):
     """A VM: its name as in `Resources`, fields of `compute` that differ from the default ones, and its tags."""
 
     name: Text
@@ -59,7 +59,7 @@ class Vm(Struct, frozen=True):
     tags: Mapping[str, str] = {}
 
 
-class Step(Struct, frozen=True, forbid_unknown_fields=True, rename={"action": "do", "delay": "at"}):
+class ScenarioStep(Struct, frozen=True, forbid_unknown_fields=True, rename={"action": "do", "delay": "at"}):
     """One action at one time; the file's keys are explained in `scenarios/README.md`.
 
     `delay` counts from the start or from `after`. It, `notice`, `lasts` and the approval times are seconds of platform
@@ -68,7 +68,7 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True, rename={"action": "d
 
     action: Action
     delay: Seconds
-    after: tuple[str, Phase] | None = None
+    after: tuple[str, EventMoment] | None = None
     event: str = ""
     fields: Mapping[str, Any] = {}
     notice: Seconds | None = None
@@ -84,13 +84,13 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     description: Text
-    vms: Annotated[tuple[Vm, ...], Meta(min_length=1)]
-    steps: tuple[Step, ...]
+    vms: Annotated[tuple[ScenarioVm, ...], Meta(min_length=1)]
+    steps: tuple[ScenarioStep, ...]
     incarnation: Annotated[int, Meta(ge=0)] = 1
     start: Annotated[datetime, Meta(tz=True)] = DEFAULT_START
     length: Seconds = 0.0
 
-    def vm(self, name: str | None = None) -> Vm:
+    def vm(self, name: str | None = None) -> ScenarioVm:
         """The VM of that name (letter case aside), the first one for None; ScenarioError for any other."""
         if name is None:
             return self.vms[0]
@@ -213,7 +213,7 @@ def _faults(scenario: Scenario) -> Iterator[str]:
         labels |= {step.event} - {""}
 
 
-def _faults_of(step: Step, vms: set[str], labels: set[str], ids: set[str]) -> Iterator[str]:
+def _faults_of(step: ScenarioStep, vms: set[str], labels: set[str], ids: set[str]) -> Iterator[str]:
     if step.after is not None and step.after[0] not in labels:
         yield f"after names the event {step.after[0]!r}, and no earlier step does"
     if step.action is Action.SWITCH_OFF:

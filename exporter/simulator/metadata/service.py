@@ -14,13 +14,13 @@ from exporter.simulator.faults import Fault, Faults
 from exporter.simulator.metadata import protocol, transport
 from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault
 from exporter.simulator.metadata.platform import Change, Play, utc
-from exporter.simulator.metadata.protocol import Refusal, Request, Response
+from exporter.simulator.metadata.protocol import Refusal, SimulatedRequest, SimulatedResponse
 from exporter.simulator.metadata.scenario import Scenario
 
 _MOST_KEPT = 100_000  # requests, and POSTs
 
 
-class Post(NamedTuple):
+class ReceivedPost(NamedTuple):
     """A POST to the events: when it came (seconds since the epoch), its body, and the status it was answered with.
 
     `status` is 0 where no answer was sent.
@@ -62,8 +62,8 @@ class MetadataService:
     ) -> None:
         """Raises ScenarioError for an unknown VM, FaultError for an unknown fault, OSError for a taken address."""
         self.vm = scenario.vm(vm)
-        self.posts: deque[Post] = deque(maxlen=_MOST_KEPT)
-        self.requests: deque[Request] = deque(maxlen=_MOST_KEPT)
+        self.posts: deque[ReceivedPost] = deque(maxlen=_MOST_KEPT)
+        self.requests: deque[SimulatedRequest] = deque(maxlen=_MOST_KEPT)
         self._clock = clock
         self.platform = platform or Play(scenario, start=utc(clock()), speed=speed, repeat=repeat)
         self._faults = Faults(KINDS, PLACES)
@@ -115,7 +115,7 @@ class MetadataService:
         with self._changed:
             return self._changed.wait_for(lambda: holds() or self._server.stopping.is_set(), timeout) and holds()
 
-    def _respond(self, request: Request, connection: transport.Connection) -> None:
+    def _respond(self, request: SimulatedRequest, connection: transport.MetadataConnection) -> None:
         """Answer one whole request on its connection, or fail to, as the faults in force say."""
         self.requests.append(request)
         where = "events" if request.place == protocol.EVENTS_PATH else "instance"
@@ -129,7 +129,7 @@ class MetadataService:
         if is_post and where == "events":
             # Before it is sent: who has the response finds its POST here.
             status = response.status if response and not (fault and fault.name == "post-reset") else 0
-            self.posts.append(Post(request.time, request.body, status))
+            self.posts.append(ReceivedPost(request.time, request.body, status))
         self._notify()
         if response:
             connection.send(response, fault)
@@ -138,7 +138,7 @@ class MetadataService:
         else:
             connection.reset()
 
-    def _faulty_response(self, request: Request, fault: Fault | None) -> Response | None:
+    def _faulty_response(self, request: SimulatedRequest, fault: Fault | None) -> SimulatedResponse | None:
         """The response, None for none at all; an approval that counts has counted afterwards."""
         change = self.platform.now(utc(self._clock()))
         if change.silent and self._fixed is None:
@@ -149,9 +149,9 @@ class MetadataService:
             return self._response(request, change)
         # A fault comes before the request is read, except that of a lost answer: nothing is approved.
         lost = request.method == "POST" and fault.name != "post-reset"
-        return apply_fault(fault, Response(200) if lost else self._response(request, change))
+        return apply_fault(fault, SimulatedResponse(200) if lost else self._response(request, change))
 
-    def _response(self, request: Request, change: Change) -> Response:
+    def _response(self, request: SimulatedRequest, change: Change) -> SimulatedResponse:
         try:
             protocol.check_request(request)
             if request.place != protocol.EVENTS_PATH:
@@ -159,11 +159,11 @@ class MetadataService:
             if request.method == "POST":
                 if not self._approve(protocol.start_requests(request.body)):
                     raise Refusal(400, "Bad request. An EventId is not in the document")
-                return Response(200)
+                return SimulatedResponse(200)
         except Refusal as refusal:
             return refusal.response
         fixed = self._fixed
-        return protocol.as_json(200, change.document()) if fixed is None else Response(200, fixed)
+        return protocol.as_json(200, change.document()) if fixed is None else SimulatedResponse(200, fixed)
 
     def _approve(self, event_ids: Sequence[str]) -> bool:
         fixed = self._fixed

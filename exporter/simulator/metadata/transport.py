@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from exporter.simulator.faults import Fault
-from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, Request, Response
+from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, SimulatedRequest, SimulatedResponse
 
 _IDLE_SECONDS = 300.0
 _READ_OF_REFUSED = 1024 * 1024  # bytes of a refused body that are read, so that the refusal is not lost in a reset
@@ -29,10 +29,14 @@ class Server(socketserver.TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, host: str, port: int, respond: Callable[[Request, Connection], None], clock: Callable[[], float]
+        self,
+        host: str,
+        port: int,
+        respond: Callable[[SimulatedRequest, MetadataConnection], None],
+        clock: Callable[[], float],
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), Connection)
+        super().__init__((host, port), MetadataConnection)
         self.respond = respond
         self.stopping = threading.Event()
         self.clock = clock
@@ -84,7 +88,7 @@ class Server(socketserver.TCPServer):
                 del self._clients[threading.current_thread()]
 
 
-class Connection(BaseHTTPRequestHandler):
+class MetadataConnection(BaseHTTPRequestHandler):
     """One client's connection: `send`, `reset` or `hang` is how a request on it is answered."""
 
     server: Server
@@ -92,7 +96,7 @@ class Connection(BaseHTTPRequestHandler):
     timeout = _IDLE_SECONDS
     disable_nagle_algorithm = True
 
-    def send(self, response: Response, fault: Fault | None = None) -> None:
+    def send(self, response: SimulatedResponse, fault: Fault | None = None) -> None:
         """Send the response, in the way of the fault."""
         name = fault.name if fault else ""
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
@@ -139,7 +143,7 @@ class Connection(BaseHTTPRequestHandler):
         while self.connection.recv(4096):
             pass
 
-    def _send_endlessly(self, response: Response) -> None:
+    def _send_endlessly(self, response: SimulatedResponse) -> None:
         self.close_connection = True
         self.connection.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + response.body
@@ -164,7 +168,7 @@ class Connection(BaseHTTPRequestHandler):
         for name, value in self.headers.items():
             key = name.lower()
             headers[key] = f"{headers[key]}, {value}" if key in headers else value
-        self.server.respond(Request(self.server.clock(), self.command, self.path, headers, body), self)
+        self.server.respond(SimulatedRequest(self.server.clock(), self.command, self.path, headers, body), self)
         self.close_connection |= self.server.stopping.is_set()
 
     def _body(self) -> bytes:

@@ -18,7 +18,7 @@ from exporter.config.schema import EventHubsSettings
 from exporter.errors import Failure, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
-from exporter.sinks.event_hubs.event_loop import Interrupted, LoopThread, Stuck
+from exporter.sinks.event_hubs.event_loop import LoopInterrupted, LoopThread, Stuck
 
 From = Literal["start", "now"] | datetime
 
@@ -31,7 +31,7 @@ FULL_SECONDS: Final = 0.05
 BALANCE_SECONDS: Final = 2.0  # after which the SDK takes up a partition that it has lost
 
 
-class Message(Struct, frozen=True):
+class ReceivedMessage(Struct, frozen=True):
     """One message as plain values."""
 
     body: bytes
@@ -49,7 +49,7 @@ class EventHubsReader:
         self._make_credential = default_credential() if settings.fully_qualified_namespace else None
         self._begin = begin
         self._deadline = deadline
-        self._queue: queue.Queue[Message | Failure] = queue.Queue(QUEUED)
+        self._queue: queue.Queue[ReceivedMessage | Failure] = queue.Queue(QUEUED)
         self._thread = LoopThread("event-hubs")
         # These belong to the loop.
         self._client: EventHubConsumerClient | None = None
@@ -62,10 +62,10 @@ class EventHubsReader:
         """Connects and begins to receive. Answers the number of partitions; raises `Failure`."""
         try:
             return self._thread.run(self._open(), PATIENCE)
-        except (Stuck, Interrupted) as error:
+        except (Stuck, LoopInterrupted) as error:
             raise Retryable("timeout", "the SDK did not come back from a call") from error
 
-    def get(self, timeout: float) -> Message | Failure | None:
+    def get(self, timeout: float) -> ReceivedMessage | Failure | None:
         """The next message, or what went wrong (the SDK goes on by itself), or None after `timeout` seconds."""
         try:
             return self._queue.get(timeout=timeout)
@@ -80,7 +80,7 @@ class EventHubsReader:
     def close(self) -> None:
         """Ends within 2 s, whatever the SDK does."""
         self._thread.interrupt()
-        with contextlib.suppress(Stuck, Interrupted):
+        with contextlib.suppress(Stuck, LoopInterrupted):
             self._thread.run(self._close(), 4 * CLOSING)
         self._thread.stop(CLOSING)
 
@@ -169,14 +169,16 @@ def _failure(error: BaseException) -> Failure:
     return failure
 
 
-def _message(event: EventData) -> Message:
+def _message(event: EventData) -> ReceivedMessage:
     """Plain values of what anybody may have sent; a body that is not made of bytes is taken as empty."""
     body = b""
     if event.body_type == AmqpMessageBodyType.DATA:
         parts: Any = event.body
         body = parts if isinstance(parts, bytes) else b"".join(parts)
     properties = {_text(name): _text(value) for name, value in (event.properties or {}).items()}
-    return Message(body, properties, event.message_id if isinstance(event.message_id, str) else None, _enqueued(event))
+    return ReceivedMessage(
+        body, properties, event.message_id if isinstance(event.message_id, str) else None, _enqueued(event)
+    )
 
 
 def _enqueued(event: EventData) -> datetime | None:

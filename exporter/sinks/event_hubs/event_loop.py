@@ -34,7 +34,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
-        """What `work` returns or raises; `Interrupted` when it was.
+        """What `work` returns or raises; `LoopInterrupted` when it was.
 
         Raises `Stuck` when it does not come back within `patience` seconds: the loop is of no more use then.
         """
@@ -46,7 +46,7 @@ class LoopThread:
         try:
             return running.result(patience)
         except CancelledError:
-            raise Interrupted from None
+            raise LoopInterrupted from None
         except TimeoutError:
             if running.done():
                 raise
@@ -56,7 +56,7 @@ class LoopThread:
             self._running = None
 
     def interrupt(self) -> None:
-        """Cancel what is running; `run` raises `Interrupted` at once, before the work has cleaned up."""
+        """Cancel what is running; `run` raises `LoopInterrupted` at once, before the work has cleaned up."""
         running = self._running
         if running is not None:
             running.cancel()
@@ -90,7 +90,7 @@ class Stuck(Exception):
     """The loop did not come back in time."""
 
 
-class Interrupted(Exception):
+class LoopInterrupted(Exception):
     """`interrupt` was called."""
 
 

@@ -30,7 +30,7 @@ from exporter.core.document import folded
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
-from exporter.sinks.event_hubs.event_loop import Interrupted, LoopThread, Stuck
+from exporter.sinks.event_hubs.event_loop import LoopInterrupted, LoopThread, Stuck
 from exporter.sinks.event_hubs.messages import message, partition_key
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class _Portion(Struct):
     batches: list[EventDataBatch] = field(default_factory=list)
 
 
-class _Pace(Struct):
+class _DrainRate(Struct):
     """How fast a backlog drains, and over how many lanes for that reason."""
 
-    lanes: int = 1
+    connections: int = 1
     most: int = LANES
     sends: int = 0
     seconds: float = 0.0
@@ -74,15 +74,15 @@ class _Pace(Struct):
         if self.sends > 1:
             self.seconds += seconds
         if self.sends > WIDEN_AFTER and self.seconds >= WIDEN_SECONDS * (self.sends - 1):
-            self.lanes = self.most
+            self.connections = self.most
 
     def restart(self) -> None:
         """A send failed: what follows goes over one lane again."""
-        self.lanes, self.sends, self.seconds = 1, 0, 0.0
+        self.connections, self.sends, self.seconds = 1, 0, 0.0
 
-    def limit(self, lanes: int) -> None:
+    def limit(self, connections: int) -> None:
         """There are no more than so many for this backlog."""
-        self.lanes = self.most = lanes
+        self.connections = self.most = connections
 
 
 class EventHubsDestination:
@@ -112,7 +112,7 @@ class EventHubsDestination:
         self._deadline = deadline
         self._monotonic = monotonic
         self._last_used = 0.0
-        self._pace = _Pace()
+        self._drain_rate = _DrainRate()
         self._lock = threading.Lock()
         self._closed = False
         self._thread: LoopThread | None = None
@@ -123,7 +123,7 @@ class EventHubsDestination:
     @property
     def subjects(self) -> int:
         """More than one while a backlog drains slowly."""
-        return self._pace.lanes
+        return self._drain_rate.connections
 
     def send(self, records: Sequence[Record]) -> None:
         """Return once the hub has acknowledged every record; raise `Retryable` or `Permanent` otherwise.
@@ -141,10 +141,10 @@ class EventHubsDestination:
         try:
             self._run(self._deliver(portions), (_STEPS + len(portions)) * self._deadline)
         except Failure:
-            self._pace.restart()
+            self._drain_rate.restart()
             raise
         self._last_used = self._monotonic()
-        self._pace.sent(self._last_used - began)
+        self._drain_rate.sent(self._last_used - began)
 
     def probe(self) -> int:
         """Open what a send opens, and send nothing. The bytes that a message may have; raises `Failure` as `send`."""
@@ -155,7 +155,7 @@ class EventHubsDestination:
 
         Answers in how many seconds that will be; None when there is none to give back.
         """
-        self._pace = _Pace()
+        self._drain_rate = _DrainRate()
         if self._thread is None or not self._clients:
             return None
         if len(self._clients) > 1:
@@ -176,7 +176,7 @@ class EventHubsDestination:
         if thread is None:
             return
         thread.interrupt()
-        with contextlib.suppress(Stuck, Interrupted):
+        with contextlib.suppress(Stuck, LoopInterrupted):
             thread.run(self._close(), _CLOSING)
         thread.stop(_STOPPING)
 
@@ -203,7 +203,7 @@ class EventHubsDestination:
             thread = self._thread
         try:
             return thread.run(work, patience + _GRACE)
-        except Interrupted as error:
+        except LoopInterrupted as error:
             raise Retryable("closed" if self._closed else "other", "interrupted") from error
         except Stuck as error:
             with self._lock:
@@ -226,18 +226,18 @@ class EventHubsDestination:
             await self._discard()
             raise _failure(error, sending=False) from error
         waiting, acknowledged = deque(portions), set[str]()
-        lanes = min(self._pace.lanes, len(waiting))
+        connections = min(self._drain_rate.connections, len(waiting))
         # What waits has this client at least, also where `close` has taken it from the others meanwhile.
-        ready: list[EventHubProducerClient | None] = [client, *self._clients[1:lanes]]
-        ready += [None] * (lanes - len(ready))
-        sending = [self._lane(lane, waiting, acknowledged) for lane in ready]
+        ready: list[EventHubProducerClient | None] = [client, *self._clients[1:connections]]
+        ready += [None] * (connections - len(ready))
+        sending = [self._fill_connection(lane, waiting, acknowledged) for lane in ready]
         try:
             errors = [error for error in await asyncio.gather(*sending, return_exceptions=True) if error is not None]
         except BaseException:  # cancelled
             await self._discard()
             raise
-        if lanes > len(self._clients):
-            self._pace.limit(len(self._clients))
+        if connections > len(self._clients):
+            self._drain_rate.limit(len(self._clients))
         if errors:
             await self._discard()
             failures = [_failure(error, sending=True) for error in errors]
@@ -247,7 +247,7 @@ class EventHubsDestination:
                 failure.acknowledged = frozenset(acknowledged)
             raise failure from errors[failures.index(failure)]
 
-    async def _lane(
+    async def _fill_connection(
         self, client: EventHubProducerClient | None, waiting: deque[_Portion], acknowledged: set[str]
     ) -> None:
         """Send what waits, one portion after the other, each whole; with a further client where there is none yet."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_SOURCES, KNOWN_STATUSES, KNOWN_TYPES
 from exporter.core.policy import Mode, Verdict
 from exporter.core.snapshot import DESTINATIONS
-from exporter.core.state import CLOSING, Kind, StartedBy
+from exporter.core.state import CLOSING, StartedBy, TransitionKind
 
 PREFIX: Final = "azure_scheduled_events_"
 OTHER: Final = "other"
@@ -29,7 +29,7 @@ EVENT_SOURCES: Final = (*KNOWN_SOURCES, OTHER)
 RESOURCE_TYPES: Final = (*KNOWN_RESOURCE_TYPES, OTHER)
 FIELDS: Final = ("EventType", "EventStatus", "EventSource", "ResourceType")
 STARTED_BY: Final = tuple(word.value for word in StartedBy)
-OUTCOMES: Final = tuple(kind.value for kind in Kind if kind in CLOSING)
+OUTCOMES: Final = tuple(kind.value for kind in TransitionKind if kind in CLOSING)
 INTERRUPTION_KINDS: Final = ("clock_step", "stall")
 MODES: Final = tuple(mode.value for mode in Mode)
 VM_FIELDS: Final = (

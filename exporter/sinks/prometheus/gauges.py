@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter.core.policy import Decision
 from exporter.core.scope import EventNow
-from exporter.core.snapshot import Status, urgency
+from exporter.core.snapshot import Status, urgency_key
 from exporter.core.state import Instant, StartedBy
 from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus import catalogue
@@ -88,22 +88,22 @@ def _vm(gauges: _Gauges, status: Status) -> None:
 
 def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, Decision]) -> None:
     counts = {(kind, status): 0 for kind in catalogue.EVENT_TYPES for status in catalogue.EVENT_STATUSES}
-    by_urgency = sorted(own, key=urgency)
+    by_urgency = sorted(own, key=urgency_key)
     for now in by_urgency:
-        event_type = known_word(now.history.event_type, catalogue.EVENT_TYPES)
+        event_type = known_word(now.tracked.event_type, catalogue.EVENT_TYPES)
         counts[event_type, known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
     shown: dict[str, EventNow] = {}  # two ids may be the same label once they are escaped
     for now in by_urgency[:MAX_EVENT_SERIES]:
-        shown.setdefault(label_value(now.history.event.event_id), now)
+        shown.setdefault(label_value(now.tracked.event.event_id), now)
     for name, now in shown.items():
-        _event(gauges, name, now, decisions.get(now.history.key))
+        _event(gauges, name, now, decisions.get(now.tracked.key))
     gauges.set("event_series_dropped", len(by_urgency) - len(shown))
 
 
 def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None) -> None:
-    tracked, event = now.history, now.history.event
+    tracked, event = now.tracked, now.tracked.event
     gauges.set(
         "event_info",
         1,

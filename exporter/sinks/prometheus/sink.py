@@ -33,7 +33,7 @@ from exporter.core import facts
 from exporter.core.policy import Decision
 from exporter.core.records import tag_label
 from exporter.core.snapshot import Status
-from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
+from exporter.core.state import CLOSING, Instant, Phase, Seen, StartedBy, Transition, TransitionKind
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
@@ -232,22 +232,26 @@ class PrometheusSink(Collector):
         event_type, event_id = known_word(tracked.event_type, EVENT_TYPES), tracked.event.event_id
         if is_first_counted(transition):
             self._count("events_observed_total", event_type, known_word(tracked.event.source, EVENT_SOURCES))
-        not_before = tracked.first_not_before if kind is Kind.SCHEDULED else None
+        not_before = tracked.first_not_before if kind is TransitionKind.SCHEDULED else None
         if not_before is not None and tracked.seen_before is Seen.UNBROKEN:
             notice = (not_before - tracked.first_seen.wall).total_seconds()
             self._measure("notice_seconds", event_type, seconds=notice, event_id=event_id)
-        if kind is Kind.STARTED:
+        if kind is TransitionKind.STARTED:
             self._count("events_started_total", event_type, (tracked.started_by or StartedBy.UNKNOWN).value)
         if kind in CLOSING:
             self._count("events_closed_total", event_type, kind.value)
-        if kind is Kind.COMPLETED and tracked.started_duration_seconds is not None and tracked.observed_since_started:
+        if (
+            kind is TransitionKind.COMPLETED
+            and tracked.started_duration_seconds is not None
+            and tracked.observed_since_started
+        ):
             self._measure(
                 "started_duration_seconds", event_type, seconds=tracked.started_duration_seconds, event_id=event_id
             )
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = known_word(decision.now.history.event_type, EVENT_TYPES)
+        event_type = known_word(decision.now.tracked.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: facts.InterruptionObserved) -> None:
@@ -272,8 +276,8 @@ class PrometheusSink(Collector):
 
 def is_first_counted(transition: Transition) -> bool:
     """Whether this is the first counted transition of its event; an event of unknown status counts at its end."""
-    never_understood = transition.kind is Kind.ENDED and transition.tracked.phase is Phase.UNKNOWN
-    return transition.first_sight or never_understood
+    never_understood = transition.kind is TransitionKind.ENDED and transition.tracked.phase is Phase.UNKNOWN
+    return transition.newly_seen or never_understood
 
 
 def _exemplar(event_id: str) -> dict[str, str] | None:

@@ -325,31 +325,33 @@ def as_json(capsys: pytest.CaptureFixture[str], *flags: str, code: int = 0, **en
     out, err = capsys.readouterr()
     assert err == ""
     (line,) = out.splitlines()
-    told: dict[str, Any] = json.loads(line)
-    assert list(told) == ["valid", "errors", "warnings", "settings", "summary", "findings"]
-    return told
+    recorded: dict[str, Any] = json.loads(line)
+    assert list(recorded) == ["valid", "errors", "warnings", "settings", "summary", "findings"]
+    return recorded
 
 
 def test_json_tells_the_settings_in_force_and_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """Every setting by section and key as the file has it, the summary's lines, the warnings; no finding unprobed."""
-    told = as_json(capsys, "--outbox.max-bytes=64MiB", "--gate.event-types=Rebooot", "--approval.takeover-after=90s")
-    assert (told["valid"], told["errors"], told["findings"]) == (True, [], None)
-    names = {f"{section}.{key}" for section, keys in told["settings"].items() for key in keys}
+    recorded = as_json(
+        capsys, "--outbox.max-bytes=64MiB", "--gate.event-types=Rebooot", "--approval.takeover-after=90s"
+    )
+    assert (recorded["valid"], recorded["errors"], recorded["findings"]) == (True, [], None)
+    names = {f"{section}.{key}" for section, keys in recorded["settings"].items() for key in keys}
     assert names == {setting.name for setting in catalogue()} | {"approval.rules"}
-    assert told["settings"]["outbox"]["max_bytes"] == 64 << 20
-    assert told["settings"]["approval"]["takeover_after"] == "1m30s"
-    assert told["settings"]["gate"]["event_types"] == ["Rebooot"]
-    assert [rule["name"] for rule in told["settings"]["approval"]["rules"]] == ["user-initiated", "short-freeze"]
-    assert 'did you mean "Reboot"?' in told["warnings"][0]
-    assert told["summary"]["approval"] == "dry-run: says what it would approve, and sends nothing"
+    assert recorded["settings"]["outbox"]["max_bytes"] == 64 << 20
+    assert recorded["settings"]["approval"]["takeover_after"] == "1m30s"
+    assert recorded["settings"]["gate"]["event_types"] == ["Rebooot"]
+    assert [rule["name"] for rule in recorded["settings"]["approval"]["rules"]] == ["user-initiated", "short-freeze"]
+    assert 'did you mean "Reboot"?' in recorded["warnings"][0]
+    assert recorded["summary"]["approval"] == "dry-run: says what it would approve, and sends nothing"
 
 
 def test_json_of_what_is_not_valid_holds_every_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     """The sentences that standard error has otherwise."""
     flags = ("--outbox.max-bytes=1", "--approval.mode=yes")
-    told = as_json(capsys, *flags, code=2)
-    assert told["errors"] == refused(*flags).split("\n")
-    assert (told["valid"], told["settings"], told["findings"]) == (False, None, None)
+    recorded = as_json(capsys, *flags, code=2)
+    assert recorded["errors"] == refused(*flags).split("\n")
+    assert (recorded["valid"], recorded["settings"], recorded["findings"]) == (False, None, None)
 
 
 def test_json_of_a_probe_has_a_finding_each_and_exits_with_1_where_one_fails(
@@ -357,22 +359,22 @@ def test_json_of_a_probe_has_a_finding_each_and_exits_with_1_where_one_fails(
 ) -> None:
     """Verdict, topic and sentence, as the lines have them."""
     flags = (f"--outbox.path={tmp_path / 'outbox.db'}", "--web.listen-address=127.0.0.1:0")
-    told = as_json(capsys, "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)
-    assert {each["topic"]: each["verdict"] for each in told["findings"]}["metadata"] == "fail"
-    assert all(each.keys() == {"verdict", "topic", "sentence"} for each in told["findings"])
+    recorded = as_json(capsys, "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)
+    assert {each["topic"]: each["verdict"] for each in recorded["findings"]}["metadata"] == "fail"
+    assert all(each.keys() == {"verdict", "topic", "sentence"} for each in recorded["findings"])
 
 
 def test_json_holds_no_secret(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Of a connection string and of headers it says that they are there; a collector is shown without user and path."""
-    told = as_json(
+    recorded = as_json(
         capsys,
         f"--otlp.endpoint=http://user:{TOKEN}@127.0.0.1:4318/path-with-{TOKEN}",
         f"--outbox.path={tmp_path / 'outbox.db'}",
         SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING=f"{CONNECTION};EntityPath=hub",
         SCHEDULED_EVENTS_OTLP_HEADERS=f"authorization=Bearer%20{TOKEN}",
     )
-    assert told["settings"]["event_hubs"]["connection_string"] is True
-    assert told["settings"]["otlp"]["headers"] is True
-    assert told["settings"]["otlp"]["endpoint"] == "http://127.0.0.1:4318"
-    assert TOKEN not in json.dumps(told)
-    assert KEY not in json.dumps(told)
+    assert recorded["settings"]["event_hubs"]["connection_string"] is True
+    assert recorded["settings"]["otlp"]["headers"] is True
+    assert recorded["settings"]["otlp"]["endpoint"] == "http://127.0.0.1:4318"
+    assert TOKEN not in json.dumps(recorded)
+    assert KEY not in json.dumps(recorded)

@@ -11,13 +11,13 @@ import pytest
 
 from exporter.commands.check.disk import open_to_writers, probe_event_files
 from exporter.commands.check.probe import probes_for
-from exporter.commands.check.report import Verdict
+from exporter.commands.check.report import FindingVerdict
 from exporter.config.schema import Settings
 from tests.support.configuration import loaded
 from tests.support.probing import findings_of, sentence_of
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
-NOBODY: Final = 65534
+OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
+UNKNOWN_USER: Final = 65534
 
 
 def settings_of(path: Path) -> Settings:
@@ -65,7 +65,7 @@ def test_what_this_user_may_not_do_is_a_failure(tmp_path: Path) -> None:
             pytest.skip(f"{folder} lets nobody else in")
     root = os.geteuid() == 0
     if root:
-        os.seteuid(NOBODY)
+        os.seteuid(UNKNOWN_USER)
     try:
         refused = findings_of(probe_event_files, settings_of(closed))
     finally:

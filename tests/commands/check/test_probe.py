@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import ClockReading, Report, Verdict, clock_of, ok, reach
+from exporter.commands.check.report import ClockReading, FindingVerdict, Report, clock_of, ok, reach
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.protocol import NOISE
@@ -36,7 +36,7 @@ from tests.support.raw_server import Peer, RawServer, answers, response
 from tests.support.raw_server import ok as http_ok
 from tests.support.systems import LINGER_NOT
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
 IMDS = "http://169.254.169.254"
 DOCUMENT = b'{"DocumentIncarnation":1,"Events":[]}'
 
@@ -75,7 +75,7 @@ def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> 
     ],
 )
 def test_a_bad_answer_is_a_sentence_with_its_cause(
-    service: MetadataService, fault: str, verdict: Verdict, words: str
+    service: MetadataService, fault: str, verdict: FindingVerdict, words: str
 ) -> None:
     """Each bad answer of the simulated service is one sentence that says what stands behind it."""
     service.fault(f"all/{fault}")
@@ -231,10 +231,10 @@ def test_a_missing_or_contradicted_identity_says_what_follows(service: MetadataS
 
 def test_the_tags_that_this_vm_has_are_told_and_a_name_that_it_does_not_have_is_a_warning() -> None:
     """A misspelled name shows, and no other tag does."""
-    story = scenario.parse(
+    loaded = scenario.parse(
         "tagged", {"description": "Tags.", "vms": [{"name": "vm-1", "tags": {"Owner": "web"}}], "steps": []}
     )
-    with MetadataService(story, speed=1000) as service:
+    with MetadataService(loaded, speed=1000) as service:
         findings = findings_of(probe_metadata, settings_for(service.url, "--source.tags=owner,enviroment"))
         sentence_of(findings, WARN, "tags", "this VM has no tag enviroment", "it has owner (web)")
         assert NOISE not in str(findings)
@@ -266,7 +266,7 @@ def test_events_that_name_only_other_vms_are_a_warning(service: MetadataService)
     ],
 )
 def test_a_clock_that_is_off_is_a_warning_beyond_2_s_and_a_failure_beyond_30_s(
-    ahead: float, verdict: Verdict, words: str
+    ahead: float, verdict: FindingVerdict, words: str
 ) -> None:
     """The service's Date against ours: a warning beyond 2 s, a failure beyond 30."""
     date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
@@ -299,7 +299,7 @@ def test_no_clock_is_compared_without_a_date_of_the_service(answer: bytes) -> No
     [(2.4, 0.5, OK), (2.6, 0.5, WARN), (7.0, 5.1, OK), (30.4, 0.5, WARN), (30.6, 0.5, FAIL), (1.0, 9.0, OK)],
 )
 def test_only_what_lies_beyond_the_error_of_a_reading_counts(
-    ahead: float, error: float, verdict: Verdict, sign: int
+    ahead: float, error: float, verdict: FindingVerdict, sign: int
 ) -> None:
     """A Date has whole seconds, and an answer takes time: so much may be off without saying anything."""
     report = Report(clocks=(ClockReading("the peer", sign * ahead, error),))

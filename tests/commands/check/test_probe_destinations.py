@@ -17,7 +17,7 @@ import pytest
 from azure.identity.aio import EnvironmentCredential
 
 from exporter.commands.check.destinations import address_of, explained, probe_event_hubs, probe_otlp
-from exporter.commands.check.report import Finding, ProbeEnvironment, Verdict
+from exporter.commands.check.report import Finding, FindingVerdict, ProbeEnvironment
 from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Retryable
 from exporter.simulator.event_hubs.broker import Broker
@@ -39,7 +39,7 @@ from tests.support.probing import (
 pytestmark = FORGETFUL
 _collect = pytest.fixture(autouse=True)(collected)
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
 TOKEN = "s3cr3t-bearer-token"
 
 
@@ -267,7 +267,7 @@ def test_the_clock_is_compared_with_the_collectors_where_it_alone_answers() -> N
     ],
 )
 def test_each_answer_of_a_collector_that_is_no_success_has_its_sentence(
-    action: Any, verdict: Verdict, words: str
+    action: Any, verdict: FindingVerdict, words: str
 ) -> None:
     """Each answer that is no success has its sentence."""
     with Receiver(action, action) as receiver:

@@ -16,14 +16,14 @@ from exporter.commands.check.disk import probe_hold_file, probe_outbox, probe_re
 from exporter.commands.check.files import exposed_folders, readable_secrets
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.probe import probe_web, run_probes
-from exporter.commands.check.report import Verdict
+from exporter.commands.check.report import FindingVerdict
 from exporter.config.schema import Settings
 from exporter.core.state import State
 from exporter.core.state_codec import dump_state
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.service import MetadataService
 from exporter.web.config import WebConfig
-from exporter.web.responses import Response
+from exporter.web.responses import WebResponse
 from exporter.web.server import WebServer
 from exporter.windows import access
 from tests.commands.check.test_command import a_pair
@@ -42,7 +42,7 @@ from tests.support.probing import (
 from tests.support.raw_server import RawServer, answers
 from tests.support.raw_server import ok as http_ok
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
 
 
 service = service_of("live-migration", speed=1000)
@@ -313,9 +313,9 @@ def test_on_windows_an_outbox_on_a_missing_drive_fails() -> None:
 class Page:
     """An application that answers as the agent does, as far as anybody can tell by asking."""
 
-    def respond(self, path: str, accept: str) -> Response:
+    def respond(self, path: str, accept: str) -> WebResponse:
         del path, accept
-        return Response(200, "text/plain", b'azure_scheduled_events_build_info{version="1"} 1\n')
+        return WebResponse(200, "text/plain", b'azure_scheduled_events_build_info{version="1"} 1\n')
 
 
 def listening_on(address: str, *flags: str) -> Settings:

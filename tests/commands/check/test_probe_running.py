@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from exporter import __version__
 from exporter.agent.app import App
 from exporter.commands.check.probe import probe_web
-from exporter.commands.check.report import Finding, Verdict
+from exporter.commands.check.report import Finding, FindingVerdict
 from exporter.commands.check.running import findings
 from exporter.config.schema import Settings
 from exporter.log.log import Log
@@ -33,7 +33,7 @@ from tests.support.raw_server import Peer, RawServer, answers, response
 from tests.support.raw_server import ok as http_ok
 from tests.support.status_reading import answered
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
 METRICS = b'azure_scheduled_events_build_info{version="1"} 1\n'
 SERVED = "is served by this agent, which is running"
 
@@ -71,8 +71,8 @@ def test_the_running_agent_tells_its_mode_its_name_and_that_it_reads(tmp_path: P
         found = probed(address, *flags)
     assert len(found) == 2
     sentence_of(found, OK, "web", SERVED)
-    told = sentence_of(found, OK, "agent", f"version {__version__} runs in mode enforce on WestNO_0")
-    assert told.endswith("it reads the metadata service")
+    recorded = sentence_of(found, OK, "agent", f"version {__version__} runs in mode enforce on WestNO_0")
+    assert recorded.endswith("it reads the metadata service")
 
 
 def test_settings_that_it_does_not_run_with_are_named(tmp_path: Path, service: MetadataService) -> None:
@@ -265,7 +265,7 @@ def endless(peer: Peer) -> None:
         peer.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
 
 
-BASE = answered(statuses.scheduled_story().status(), statuses.scheduled_story().instant)
+BASE = answered(statuses.scheduled_scenario().status(), statuses.scheduled_scenario().instant)
 
 
 def test_what_is_missing_or_mistyped_is_not_told() -> None:

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.engine import ReplayEngine, ReplayOptions
 from exporter.commands.replay.inputs import read_input, replay_plans
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity, unknown_tags
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.recorder.recorder import RecordingFiles
-from tests.support.agent_world import NAME, VM, World, document, event, started
+from tests.support.agent_environment import NAME, VM, AgentEnvironment, document, event, started
 from tests.support.approval_case import hours
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
@@ -65,7 +65,7 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("crashes_while_failing"), st.sampled_from([0.5, 4.0, 13.0]), st.sampled_from([1.0, 9.0])),
     st.tuples(st.just("doubts_its_name"), st.booleans(), st.booleans()),
     st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0, 70.0])),
-    st.tuples(st.just("is_told_to_hold"), st.booleans()),
+    st.tuples(st.just("is_set_to_hold"), st.booleans()),
     st.tuples(st.just("prepares"), st.sampled_from(IDS), st.booleans()),
     st.tuples(st.just("restarts_with"), st.integers(0, 9)),
     st.tuples(st.just("fills_its_disk"), st.booleans()),
@@ -95,7 +95,9 @@ class Life:
 
     def __init__(self, folder: Path, policy: Policy, name: str) -> None:
         vm = Vm(name=name, id=VM.id, tags=unknown_tags(TAGS)) if name else Vm(tags=unknown_tags(TAGS))
-        self.world = World(folder, policy, vm=vm, poll_interval=POLL_SECONDS, recording=folder / "recording")
+        self.environment = AgentEnvironment(
+            folder, policy, vm=vm, poll_interval=POLL_SECONDS, recording=folder / "recording"
+        )
         self.folder = folder
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
@@ -116,59 +118,61 @@ class Life:
         self.number = max(1, self.number + step)
 
     def is_called(self, name: str) -> None:
-        self.world.who = VmIdentity(Vm(name=name, id=VM.id, tags=self.world.who.vm.tags))
+        self.environment.identity = VmIdentity(Vm(name=name, id=VM.id, tags=self.environment.identity.vm.tags))
 
     def is_tagged(self, *tags: str) -> None:
         """Its tags arrive, or change."""
-        self.world.who = replace(self.world.who, vm=replace(self.world.who.vm, tags=(*zip(TAGS, tags, strict=True),)))
+        self.environment.identity = replace(
+            self.environment.identity, vm=replace(self.environment.identity.vm, tags=(*zip(TAGS, tags, strict=True),))
+        )
 
     def answers_posts(self, how: str) -> None:
-        self.world.source.refusal = POSTS[how]
+        self.environment.source.refusal = POSTS[how]
 
     def fails(self, seconds: float) -> None:
-        self.world.source.answer = MetadataError("timeout", "no answer")
+        self.environment.source.answer = MetadataError("timeout", "no answer")
         if seconds < 100:
-            self.world.live(seconds)
+            self.environment.live(seconds)
             return
-        self.world.live(11.0)
-        self.world.clock.go(seconds)
-        self.world.live(2.0)
+        self.environment.live(11.0)
+        self.environment.clock.go(seconds)
+        self.environment.live(2.0)
 
     def shows_a_page(self, seconds: float) -> None:
-        self.world.see(b"<html>", seconds)
+        self.environment.see(b"<html>", seconds)
 
     def shows_no_document(self, body: bytes, seconds: float) -> None:
-        self.world.see(body, seconds)
+        self.environment.see(body, seconds)
 
     def stands_still(self, kind: InterruptionKind, seconds: float) -> None:
         if kind is InterruptionKind.CLOCK_STEP:
-            self.world.clock.wall += seconds
+            self.environment.clock.wall += seconds
         else:
-            self.world.clock.go(seconds)
-        self.world.felt.append(Interruption(kind, seconds, self.world.clock.instant()))
+            self.environment.clock.go(seconds)
+        self.environment.observed_interruptions.append(Interruption(kind, seconds, self.environment.clock.instant()))
 
     def has_just_stood_still(self, kind: InterruptionKind, seconds: float) -> None:
         """It is noticed when the next document is read."""
         if kind is InterruptionKind.CLOCK_STEP:
-            self.world.clock.wall += seconds
+            self.environment.clock.wall += seconds
         else:
-            self.world.clock.go(seconds)
-        self.world.ending.append((kind, seconds))
+            self.environment.clock.go(seconds)
+        self.environment.ending.append((kind, seconds))
 
     def restarts(self, in_good_order: bool, boot_id: str) -> None:
         if in_good_order:
-            self.world.stop()
-        self.world.restart(boot_id=boot_id)
+            self.environment.stop()
+        self.environment.restart(boot_id=boot_id)
 
     def crashes_while_failing(self, seconds: float, down: float) -> None:
-        self.world.source.answer = MetadataError("timeout", "no answer")
-        self.world.live(seconds)
-        self.world.restart(down)
+        self.environment.source.answer = MetadataError("timeout", "no answer")
+        self.environment.live(seconds)
+        self.environment.restart(down)
 
     def doubts_its_name(self, conflict: bool, confirmed: bool) -> None:
-        self.world.who = VmIdentity(self.world.who.vm, conflict, confirmed)
+        self.environment.identity = VmIdentity(self.environment.identity.vm, conflict, confirmed)
 
-    def is_told_to_hold(self, hold: bool) -> None:
+    def is_set_to_hold(self, hold: bool) -> None:
         self.touches("hold", hold)
 
     def prepares(self, event_id: str, ready: bool) -> None:
@@ -181,24 +185,24 @@ class Life:
             (self.folder / name).unlink(missing_ok=True)
 
     def restarts_with(self, number: int) -> None:
-        self.world.options = replace(self.world.options, policy=policies(self.folder)[number])
+        self.environment.options = replace(self.environment.options, policy=policies(self.folder)[number])
         self.restarts(True, "boot-1")
 
     def fills_its_disk(self, full: bool) -> None:
-        self.world.disk_is_full = full
+        self.environment.disk_is_full = full
 
     def waits(self, seconds: float) -> None:
-        self.world.live(seconds)
+        self.environment.live(seconds)
 
     def step(self, name: str, *arguments: Any) -> None:
         before = dict(self.items)
         getattr(self, name)(*arguments)
         self.number += before != self.items
-        self.world.see(document(self.number, *self.items.values()), 2)
+        self.environment.see(document(self.number, *self.items.values()), 2)
 
     def recorded(self) -> list[Path]:
         """The recording, in the one file that it is."""
-        self.world.close_recording()
+        self.environment.close_recording()
         return [self.folder / "recording"]
 
     def rotated(self, max_bytes: int = 3000) -> list[Path]:
@@ -215,8 +219,8 @@ class Life:
     def replayed(self, paths: Iterable[Path]) -> list[Record]:
         """The records of a replay that knows no policy but those of the recording."""
         given = [read_input(str(path), None) for path in paths]
-        (plan,) = replay_plans(given, POLL_SECONDS, self.world.clock.utc())
-        options = Options(Policy(Mode.OFF, rules=()), POLL_SECONDS, as_found, as_then=True)
+        (plan,) = replay_plans(given, POLL_SECONDS, self.environment.clock.utc())
+        options = ReplayOptions(Policy(Mode.OFF, rules=()), POLL_SECONDS, as_found, use_recorded_policy=True)
         return list(ReplayEngine(plan, options).run())
 
 
@@ -261,12 +265,12 @@ def test_replay_of_a_recording_gives_the_records_of_the_agent(
             for step in steps:
                 life.step(*step)
             life.step("fills_its_disk", False)  # what it has in memory alone is nowhere to be compared with
-            life.world.stop()
-            told = compared(life.world.records())
-            assert compared(life.replayed(life.recorded())) == told
-            assert compared(life.replayed(life.rotated())) == told
+            life.environment.stop()
+            recorded = compared(life.environment.records())
+            assert compared(life.replayed(life.recorded())) == recorded
+            assert compared(life.replayed(life.rotated())) == recorded
         finally:
-            life.world.__exit__()
+            life.environment.__exit__()
 
 
 FULL_DISK: Final = ("fills_its_disk", True)
@@ -297,17 +301,19 @@ def test_replay_holds_what_the_agent_held_while_its_outbox_could_not_be_written(
     try:
         for step in [("waits", 1.0), *steps, ("waits", 3.0)]:
             life.step(*step)
-        life.world.stop()
-        told = life.world.records()
-        assert [record.data["decision"]["reason"] for record in told if record.kind == "approval.decided"] == reasons
-        assert compared(life.replayed(life.recorded())) == compared(told)
+        life.environment.stop()
+        recorded = life.environment.records()
+        assert [
+            record.data["decision"]["reason"] for record in recorded if record.kind == "approval.decided"
+        ] == reasons
+        assert compared(life.replayed(life.recorded())) == compared(recorded)
         rotated = [life.rotated(size) for size in (1500, 1700, 2100, 2500)]
         for paths in rotated:
-            assert compared(life.replayed(paths)) == compared(told)
+            assert compared(life.replayed(paths)) == compared(recorded)
             for path in paths:
                 life.replayed([path])
     finally:
-        life.world.__exit__()
+        life.environment.__exit__()
 
 
 def test_a_file_in_the_middle_of_a_full_disk_holds_by_itself(tmp_path: Path) -> None:
@@ -321,7 +327,7 @@ def test_a_file_in_the_middle_of_a_full_disk_holds_by_itself(tmp_path: Path) -> 
     path = tmp_path / "recording.1"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     (plan,) = replay_plans([read_input(str(path), None)], 1.0, datetime(2026, 3, 2, 10, tzinfo=UTC))
-    engine = ReplayEngine(plan, Options(Policy(Mode.ENFORCE), 1.0, as_found, as_then=True))
+    engine = ReplayEngine(plan, ReplayOptions(Policy(Mode.ENFORCE), 1.0, as_found, use_recorded_policy=True))
     list(engine.run())
     (moments,) = engine.result.decisions.values()
     assert [moment.explanation.decision.reason.value for moment in moments] == ["outbox-unwritable"]

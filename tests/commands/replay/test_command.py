@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.commands.replay.command import _replay, add_arguments
-from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.engine import ReplayEngine, ReplayOptions
 from exporter.commands.replay.inputs import read_input, replay_plans
 from exporter.config.command_line import FlagParser
 from exporter.config.load import load, load_policy, policy_values
@@ -439,8 +439,8 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
         {"read_at": "2026-04-04T12:00:00.25+00:00", "same": 864000},
     )
     _, last = as_json("-", "--config.file", str(config), standard_input=recording)
-    (told,) = last["decisions"]
-    moments = [(moment["at"][5:], moment["verdict"], moment["reason"]) for moment in told["moments"]]
+    (recorded,) = last["decisions"]
+    moments = [(moment["at"][5:], moment["verdict"], moment["reason"]) for moment in recorded["moments"]]
     assert moments == [
         ("03-25T12:00:00.250000Z", "hold", "out-of-hours"),
         ("03-27T21:00:00.000000Z", "approve", None),
@@ -452,7 +452,7 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
         ("04-03T20:00:00.000000Z", "approve", None),
         ("04-04T03:00:00.000000Z", "hold", "out-of-hours"),
     ]
-    assert told["moments"][0]["conditions"][1:3] == [
+    assert recorded["moments"][0]["conditions"][1:3] == [
         {"reason": "too-many-resources", "met": True, "found": "2 VMs of at most 2"},
         {
             "reason": "out-of-hours",
@@ -478,7 +478,7 @@ def test_a_line_that_says_any_time_is_replayed_in_a_bounded_number_of_steps(tmp_
         asked.append(_)
         return {}
 
-    engine = ReplayEngine(plan, Options(load_policy(str(config)).approval.policy, 1.0, look, "vm-1"))
+    engine = ReplayEngine(plan, ReplayOptions(load_policy(str(config)).approval.policy, 1.0, look, "vm-1"))
     for _ in engine.run():
         pass
     assert 100 < len(asked) < 2000

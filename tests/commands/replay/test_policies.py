@@ -19,7 +19,7 @@ from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load, policy_values
 from exporter.core.policy import Mode, Policy, Rule
 from exporter.core.records import timestamp
-from tests.support.agent_world import FREEZE, World, document, event, started
+from tests.support.agent_environment import FREEZE, AgentEnvironment, document, event, started
 from tests.support.recordings import NAME, Recording, recorded_days
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
@@ -91,29 +91,29 @@ def test_replay_uses_the_recorded_policy_record_by_record(tmp_path: Path) -> Non
         Rule("prepared", ("Freeze",), settle=5.0, require_file=str(tmp_path / "ready-{event_id}")),
     )
     hold = tmp_path / "hold"
-    with World(tmp_path, Policy(Mode.ENFORCE, rules=rules), recording=tmp_path / "rec") as world:
+    with AgentEnvironment(tmp_path, Policy(Mode.ENFORCE, rules=rules), recording=tmp_path / "rec") as environment:
         freezing = event(FREEZE, "Freeze", EventSource="Platform", DurationInSeconds=9)
-        world.see(document(1), 30)
-        world.see(document(2, freezing), 60)
+        environment.see(document(1), 30)
+        environment.see(document(2, freezing), 60)
         (tmp_path / f"ready-{FREEZE}").touch()
-        world.live(10)
-        world.see(document(3, started(freezing)), 10)
-        world.see(document(4), 30)
-        world.stop()
-        world.options = replace(world.options, policy=Policy(Mode.ENFORCE, hold_file=str(hold)))
+        environment.live(10)
+        environment.see(document(3, started(freezing)), 10)
+        environment.see(document(4), 30)
+        environment.stop()
+        environment.options = replace(environment.options, policy=Policy(Mode.ENFORCE, hold_file=str(hold)))
         hold.touch()
-        world.restart(10)
-        world.see(document(5, event()), 20)
+        environment.restart(10)
+        environment.see(document(5, event()), 20)
         hold.unlink()
-        world.live(5)
-        world.see(document(6, started(event())), 10)
-        world.see(document(7), 10)
-        world.stop()
-        world.close_recording()
-        told = [json.loads(record.to_json()) for record in world.records()]
+        environment.live(5)
+        environment.see(document(6, started(event())), 10)
+        environment.see(document(7), 10)
+        environment.stop()
+        environment.close_recording()
+        recorded = [json.loads(record.to_json()) for record in environment.records()]
     records, last = as_json(tmp_path / "rec")
-    assert records == told
-    reasons = [record["data"]["decision"]["reason"] for record in told if "decided" in record["type"]]
+    assert records == recorded
+    reasons = [record["data"]["decision"]["reason"] for record in recorded if "decided" in record["type"]]
     assert reasons == ["settling", "not-prepared", None, "held", None]
     assert [(each["recorded"], each["faults"]) for each in last["then"]] == [(True, []), (True, [])]
     assert last["then"][0]["policy"] == policy_values(Policy(Mode.ENFORCE, rules=rules))

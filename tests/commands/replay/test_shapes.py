@@ -42,7 +42,7 @@ UNTIMED = {
 }
 
 
-def story(content: bytes) -> list[tuple[str, str]]:
+def scenario(content: bytes) -> list[tuple[str, str]]:
     """Kind and time of each transition."""
     records, last = as_json("--vm", "vm-1", "-", standard_input=content)
     assert last["documents"] == len(DOCUMENTS), records
@@ -53,13 +53,13 @@ def story(content: bytes) -> list[tuple[str, str]]:
 def test_a_kept_time_counts(shape: str) -> None:
     """That beside a document is when it was read."""
     times = [f"2026-03-02T12:0{minute}:00.000000Z" for minute in range(3)]
-    assert story(TIMED[shape]) == list(zip(("scheduled", "started", "completed"), times, strict=True))
+    assert scenario(TIMED[shape]) == list(zip(("scheduled", "started", "completed"), times, strict=True))
 
 
 @pytest.mark.parametrize("shape", UNTIMED)
 def test_documents_in_a_row_are_one_story(shape: str) -> None:
     """However they were written into one file."""
-    assert [kind for kind, _ in story(UNTIMED[shape])] == ["scheduled", "started", "completed"]
+    assert [kind for kind, _ in scenario(UNTIMED[shape])] == ["scheduled", "started", "completed"]
 
 
 def test_utf_16_without_a_mark_is_a_sentence_and_1() -> None:

@@ -10,25 +10,25 @@ from msgspec.structs import replace
 from exporter.commands.service.command import STOP_SECONDS, service
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import SERVICE_NAME
-from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceStatus, State
-from tests.support.service_world import FakeWindows
+from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceState, ServiceStatus
+from tests.support.service_environment import FakeWindows
 
 
 @pytest.fixture
 def windows(tmp_path: Path) -> FakeWindows:
     made = FakeWindows(tmp_path)
-    assert service(made.arguments("install", f"--outbox.path={made.data / 'outbox.db'}"), made.world) == DONE
+    assert service(made.arguments("install", f"--outbox.path={made.data / 'outbox.db'}"), made.environment) == DONE
     made.manager.asked.clear()
     return made
 
 
 def do(windows: FakeWindows, action: str) -> int:
-    return service(windows.arguments(action), windows.world)
+    return service(windows.arguments(action), windows.environment)
 
 
 def test_start_waits_until_it_runs(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
-    pending = ServiceStatus(State.START_PENDING)
-    windows.manager.after_start = [pending] * 20 + [ServiceStatus(State.RUNNING)]
+    pending = ServiceStatus(ServiceState.START_PENDING)
+    windows.manager.after_start = [pending] * 20 + [ServiceStatus(ServiceState.RUNNING)]
     assert do(windows, "start") == DONE
     assert str(windows.data / "log" / "agent.log") in capsys.readouterr().out
     assert 1 < windows.clock.now < 5
@@ -51,7 +51,7 @@ def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
             file.write("event=agent.misconfigured error=SharedAccessKey=hush-hush\n")
 
     windows.manager.on_start = fails
-    windows.manager.after_start = [ServiceStatus(State.STOPPED, SERVICE_SPECIFIC_ERROR, 2)]
+    windows.manager.after_start = [ServiceStatus(ServiceState.STOPPED, SERVICE_SPECIFIC_ERROR, 2)]
     assert do(windows, "start") == BAD_USAGE
     err = capsys.readouterr().err
     assert "its settings are wrong" in err
@@ -63,7 +63,7 @@ def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
 def test_a_start_whose_process_ends_says_that_it_is_tried_again(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    windows.manager.after_start = [ServiceStatus(State.START_PENDING), ServiceStatus(State.STOPPED, 1067)]
+    windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING), ServiceStatus(ServiceState.STOPPED, 1067)]
     assert do(windows, "start") == FAILED
     assert "tried again" in capsys.readouterr().err
 
@@ -72,13 +72,13 @@ def test_a_program_that_is_not_found_is_no_wrong_setting(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Windows' own number 2 is another than the service's."""
-    windows.manager.after_start = [ServiceStatus(State.STOPPED, 2)]
+    windows.manager.after_start = [ServiceStatus(ServiceState.STOPPED, 2)]
     assert do(windows, "start") == FAILED
     assert "settings" not in capsys.readouterr().err
 
 
 def test_a_start_that_takes_for_ever_is_given_up(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
-    windows.manager.after_start = [ServiceStatus(State.START_PENDING)]
+    windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING)]
     assert do(windows, "start") == FAILED
     assert "does not run after 60 s" in capsys.readouterr().err
 
@@ -91,35 +91,35 @@ def test_stop_waits_until_it_has_stopped_and_may_be_called_again(windows: FakeWi
 
 
 def test_what_is_starting_is_stopped_when_it_has_started(windows: FakeWindows) -> None:
-    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.START_PENDING)
-    windows.manager.coming = [ServiceStatus(State.START_PENDING)] * 5 + [ServiceStatus(State.RUNNING)]
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.START_PENDING)
+    windows.manager.coming = [ServiceStatus(ServiceState.START_PENDING)] * 5 + [ServiceStatus(ServiceState.RUNNING)]
     assert do(windows, "stop") == DONE
     assert windows.clock.now > 0.3
 
 
-STOPPING = [ServiceStatus(State.STOP_PENDING)] * 5 + [ServiceStatus(State.STOPPED)]
+STOPPING = [ServiceStatus(ServiceState.STOP_PENDING)] * 5 + [ServiceStatus(ServiceState.STOPPED)]
 
 
 def test_what_is_stopping_already_is_waited_for(windows: FakeWindows) -> None:
     """Windows refuses a control then, and the sentence would be about a service that starts."""
-    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.STOP_PENDING)
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.STOP_PENDING)
     windows.manager.coming = list(STOPPING)
     assert do(windows, "stop") == DONE
     assert windows.manager.asked == []
 
 
 def test_what_is_still_stopping_is_started_when_it_has_stopped(windows: FakeWindows) -> None:
-    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.STOP_PENDING)
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.STOP_PENDING)
     windows.manager.coming = list(STOPPING)
     asked_at: list[int] = []
     windows.manager.on_start = lambda: asked_at.append(windows.manager.statuses[SERVICE_NAME].state)
     assert do(windows, "start") == DONE
-    assert asked_at == [State.STOPPED]
+    assert asked_at == [ServiceState.STOPPED]
 
 
 def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     do(windows, "start")
-    windows.manager.after_stop = [ServiceStatus(State.STOP_PENDING)]
+    windows.manager.after_stop = [ServiceStatus(ServiceState.STOP_PENDING)]
     assert do(windows, "stop") == FAILED
     assert windows.clock.now >= STOP_SECONDS
     assert "has not stopped" in capsys.readouterr().err
@@ -155,6 +155,6 @@ def test_the_service_of_another_program_is_not_removed(
 
 def test_what_does_not_stop_is_not_removed(windows: FakeWindows) -> None:
     do(windows, "start")
-    windows.manager.after_stop = [ServiceStatus(State.STOP_PENDING)]
+    windows.manager.after_stop = [ServiceStatus(ServiceState.STOP_PENDING)]
     assert do(windows, "remove") == FAILED
     assert SERVICE_NAME in windows.manager.services

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 import exporter
 from exporter.cli import main
 from exporter.commands.service.command import _folder, add_arguments, service
+from exporter.commands.service.environment import environment_command, named_service, usual_service
 from exporter.commands.service.install import MOST_FILES, config_template
-from exporter.commands.service.world import environment_command, named_service, usual_service
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import MODIFY, READ, SERVICE_NAME, AccessList, service_sid
-from exporter.windows.service_manager import ServiceStatus, State
-from tests.support.service_world import FakeWindows
+from exporter.windows.service_manager import ServiceState, ServiceStatus
+from tests.support.service_environment import FakeWindows
 from tests.support.systems import run_away
 
 SID = service_sid(SERVICE_NAME)
@@ -35,7 +35,7 @@ def windows(tmp_path: Path) -> FakeWindows:
 
 
 def install(windows: FakeWindows, *words: str) -> int:
-    return service(windows.arguments("install", *words), windows.world)
+    return service(windows.arguments("install", *words), windows.environment)
 
 
 def outbox(windows: FakeWindows) -> str:
@@ -97,12 +97,12 @@ def test_an_upgrade_keeps_settings_and_outbox_and_the_lists_that_somebody_has_ch
     config.write_text('[log]\nlevel = "warn"\n')
     database.write_text("records")
     windows.access.entries[str(hold)] += (("S-1-5-32-545", MODIFY),)
-    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.RUNNING)
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.RUNNING)
     assert install(windows, outbox(windows)) == DONE
     assert config.read_text() == '[log]\nlevel = "warn"\n'
     assert database.read_text() == "records"
     assert ("S-1-5-32-545", MODIFY) in windows.access.entries[str(hold)]
-    assert windows.manager.statuses[SERVICE_NAME].state == State.RUNNING, "it is not the installer's to stop it"
+    assert windows.manager.statuses[SERVICE_NAME].state == ServiceState.RUNNING, "it is not the installer's to stop it"
 
 
 def test_an_outbox_that_an_administrator_has_used_is_given_to_the_service(windows: FakeWindows) -> None:
@@ -190,8 +190,8 @@ def test_files_are_looked_at_once_nobody_else_can_make_any(windows: FakeWindows)
         return windows.access.read(path)
 
     put(windows, "secrets/key", "S-1-5-18")
-    world = replace(windows.world, lists=replace(windows.world.lists, read=read))
-    assert service(windows.arguments("install", outbox(windows)), world) == DONE
+    environment = replace(windows.environment, lists=replace(windows.environment.lists, read=read))
+    assert service(windows.arguments("install", outbox(windows)), environment) == DONE
     assert os.path.join("secrets", "key") in looked
 
 
@@ -306,7 +306,7 @@ def test_the_service_of_another_program_is_not_changed(
     install(windows, outbox(windows))
     other = replace(windows.manager.services[SERVICE_NAME], name="spooler", command=(r"C:\Windows\spoolsv.exe",))
     windows.manager.services["spooler"] = other
-    windows.manager.statuses["spooler"] = ServiceStatus(State.RUNNING)
+    windows.manager.statuses["spooler"] = ServiceStatus(ServiceState.RUNNING)
     assert install(windows, "--name=spooler", outbox(windows)) == FAILED
     assert "spooler is the service of another program" in capsys.readouterr().err
     assert windows.manager.services["spooler"] == other
@@ -410,14 +410,14 @@ def test_the_folder_of_an_installed_service_is_the_one_it_was_installed_with(
     windows.data = tmp_path / "a folder" / "svc"
     windows.data.parent.mkdir()
     assert install(windows, given, outbox(windows)) == DONE
-    windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(State.RUNNING)
+    windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(ServiceState.RUNNING)
     capsys.readouterr()
     parser = FlagParser(prog="azse service")
     add_arguments(parser)
     flags = [outbox(windows)] if word == "install" else []
     if word == "start":
-        windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(State.STOPPED)
-    assert service(parser.parse_args([word, given, *flags]), windows.world) == DONE
+        windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(ServiceState.STOPPED)
+    assert service(parser.parse_args([word, given, *flags]), windows.environment) == DONE
     out = " ".join(capsys.readouterr().out.split())
     assert "ProgramData" not in out
     assert (str(windows.data) in out) is (word != "stop")
@@ -429,7 +429,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, command in ((SERVICE_NAME, "`service install`"), ("azse-2", "`service install --name=azse-2`")):
-        assert service(windows.arguments("start", f"--name={name}"), windows.world) == FAILED
+        assert service(windows.arguments("start", f"--name={name}"), windows.environment) == FAILED
         assert command in capsys.readouterr().err
 
 
@@ -488,7 +488,7 @@ def test_a_service_name_that_makes_no_folder_is_refused(
 ) -> None:
     parser = FlagParser(prog="azse service")
     add_arguments(parser)
-    assert service(parser.parse_args(["install", f"--name={name}"]), windows.world) == BAD_USAGE
+    assert service(parser.parse_args(["install", f"--name={name}"]), windows.environment) == BAD_USAGE
     assert "expected a folder on a drive" in capsys.readouterr().err
 
 

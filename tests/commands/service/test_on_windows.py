@@ -18,11 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
-from exporter.commands.service.world import Service
+from exporter.commands.service.environment import Service
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
-from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, State, open_manager
+from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceState, open_manager
 from tests.support.peers import until
 from tests.support.systems import run_away
 
@@ -120,11 +120,11 @@ def kill(service: Service) -> None:
 def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(service: Service) -> None:
     with MetadataService(load("live-migration")) as source:
         install(service, source.url)
-        assert status_of(service).state == State.STOPPED
+        assert status_of(service).state == ServiceState.STOPPED
 
         started = action(service, "start")
         assert started.returncode == DONE, (started, log_of(service))
-        assert status_of(service).state == State.RUNNING
+        assert status_of(service).state == ServiceState.RUNNING
         until(lambda: up(service), seconds=120)
         until(lambda: "scheduled" in kinds(service), seconds=120)
 
@@ -140,7 +140,7 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
 
         stopped = action(service, "stop")
         assert stopped.returncode == DONE, (stopped, log_of(service))
-        assert status_of(service).state == State.STOPPED
+        assert status_of(service).state == ServiceState.STOPPED
         assert status_of(service).win32_exit_code == 0
     assert kinds(service)[-1] == "agent.stopped"
     assert "event=agent.stopped" in log_of(service).splitlines()[-1]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from exporter.commands.service.environment import Service
 from exporter.commands.service.install import parsed
 from exporter.commands.service.program import CONFIGURATION_ID, CRASHED_ID, NOT_STARTED_ID, AgentProgram
-from exporter.commands.service.world import Service
 from exporter.config.load import load
 from exporter.config.schema import Settings
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load as scenario
 from exporter.simulator.metadata.service import MetadataService
-from exporter.windows.service_manager import CONTROL_STOP, State, StatusReporter, control, serve
+from exporter.windows.service_manager import CONTROL_STOP, ServiceState, StatusReporter, control, serve
 from tests.support.peers import until
 
 
@@ -50,7 +50,7 @@ def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path:
 
         def set_status(status: tuple[int, ...]) -> None:
             reported.append(status[1])
-            if status[1] == State.RUNNING:
+            if status[1] == ServiceState.RUNNING:
                 running.set()
 
         codes: list[int] = []
@@ -62,7 +62,12 @@ def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path:
         control(CONTROL_STOP, tried.program, reporter)
         thread.join(60)
     assert codes == [DONE]
-    assert reported == [State.START_PENDING, State.RUNNING, State.STOP_PENDING, State.STOPPED]
+    assert reported == [
+        ServiceState.START_PENDING,
+        ServiceState.RUNNING,
+        ServiceState.STOP_PENDING,
+        ServiceState.STOPPED,
+    ]
     assert "event=agent.listening" in tried.log
     assert "event=agent.stopped" in tried.log
     assert not tried.reports

@@ -130,7 +130,7 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
             return str(problem.error)
         return ""
 
-    async def story(fail: Callable[[Broker], None]) -> str:
+    async def scenario(fail: Callable[[Broker], None]) -> str:
         with reserved_port() as port, Broker(hubs={"hub": 1}, port=port) as broker:
             async with producer(broker.connection_string()) as client:
                 assert await attempt(client) == ""
@@ -143,17 +143,17 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
             assert broker.unexpected_errors == []
         return error
 
-    async def all_stories() -> list[str]:
-        stories = [story(fail) for fail, _ in FAILURES.values()]
-        return await asyncio.wait_for(asyncio.gather(*stories), PATIENCE)
+    async def all_scenarios() -> list[str]:
+        scenarios = [scenario(fail) for fail, _ in FAILURES.values()]
+        return await asyncio.wait_for(asyncio.gather(*scenarios), PATIENCE)
 
-    assert asyncio.run(all_stories()) == [error for _, error in FAILURES.values()]
+    assert asyncio.run(all_scenarios()) == [error for _, error in FAILURES.values()]
 
 
 def test_a_silent_management_request_gets_no_reply() -> None:
     """A request on $management that is not answered leaves the SDK waiting, as a lost reply would."""
 
-    async def story(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             asking = asyncio.ensure_future(client.get_eventhub_properties())
             while broker.faults.pending():
@@ -162,7 +162,7 @@ def test_a_silent_management_request_gets_no_reply() -> None:
                 await asyncio.wait_for(asking, 1)
 
     with Broker(faults=["management-silent"]) as broker:
-        asyncio.run(story(broker))
+        asyncio.run(scenario(broker))
 
 
 # --- the fault language ---------------------------------------------------------------------------------------------

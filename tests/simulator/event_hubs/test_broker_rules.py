@@ -198,18 +198,18 @@ def test_random_frames_affect_no_other_client(broker: Broker) -> None:
     broker.wait_connections(0, PATIENCE, total=300)
     assert broker.unexpected_errors == []
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with producer(broker.connection_string()) as client:
             await send(client, [event("still here")])
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [message.body for message in broker.messages()] == [b"still here"]
 
 
 def test_a_slow_reader_holds_up_nobody() -> None:
     """A consumer that gives credit for all and reads nothing meanwhile holds up no sender, and misses nothing."""
 
-    async def story(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             for _ in range(30):
                 await send(client, [EventData(bytes(9000)) for _ in range(100)], partition_id="0")
@@ -219,7 +219,7 @@ def test_a_slow_reader_holds_up_nobody() -> None:
         peer.put_token()
         peer.send(receiver(f"{HUB}/ConsumerGroups/g/Partitions/0", 1))
         peer.send(Flow(UInt(0), UInt(2**31), UInt(0), UInt(5000), UInt(1), UInt(0), UInt(100_000)))
-        asyncio.run(story(broker))
+        asyncio.run(scenario(broker))
         for sequence in range(3000):
             peer.expect(Transfer)
             assert parse_message(peer.payload).annotations["x-opt-sequence-number"] == sequence

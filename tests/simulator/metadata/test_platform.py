@@ -15,23 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.simulator.metadata import scenario
-from exporter.simulator.metadata.platform import Approval, Platform, current, documents, whole_second
-from exporter.simulator.metadata.scenario import Action, Phase, Scenario, ScenarioError, Step, Vm
+from exporter.simulator.metadata.platform import AcceptedStartRequest, Platform, current, documents, whole_second
+from exporter.simulator.metadata.scenario import Action, EventMoment, Scenario, ScenarioError, ScenarioStep, ScenarioVm
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 Seen = list[tuple[float, int, list[str]]]
 
 
-def play(name: str, approvals: Sequence[Approval] = ()) -> Seen:
+def play(name: str, approvals: Sequence[AcceptedStartRequest] = ()) -> Seen:
     """A shipped story as (seconds, incarnation, statuses)."""
-    story = scenario.load(name)
+    loaded = scenario.load(name)
     return [
         (
-            (at - story.start).total_seconds(),
+            (at - loaded.start).total_seconds(),
             document["DocumentIncarnation"],
             [f"{event['EventType']} {event['EventStatus']}" for event in document["Events"]],
         )
-        for at, document in documents(story, approvals=approvals)
+        for at, document in documents(loaded, approvals=approvals)
     ]
 
 
@@ -129,9 +129,9 @@ def test_each_scenario_plays_as_written(name: str) -> None:
 @pytest.mark.parametrize("name", APPROVED)
 def test_an_approval_starts_an_event_early_or_waits_for_the_other_tenants(name: str) -> None:
     """An approved event starts after its own delay, once the others agree, or at NotBefore if they never do."""
-    story = scenario.load(name)
-    step = story.steps[0]
-    approval = Approval(step.fields["EventId"].lower(), story.start + timedelta(seconds=step.delay + 10))
+    loaded = scenario.load(name)
+    step = loaded.steps[0]
+    approval = AcceptedStartRequest(step.fields["EventId"].lower(), loaded.start + timedelta(seconds=step.delay + 10))
     assert tuple(at for at, _, _ in play(name, [approval])[2:]) == APPROVED[name]
     assert play(name, [approval])[:2] == UNAPPROVED[name][:2]
 
@@ -160,9 +160,9 @@ def test_the_documented_live_migration_is_the_same_to_the_letter() -> None:
 
 def test_an_event_changes_after_it_was_approved() -> None:
     """The approved short freeze becomes a long one of two VMs and starts none the less."""
-    story = scenario.load("changed-after-approval")
-    approval = Approval(story.steps[0].fields["EventId"], story.start + timedelta(seconds=21))
-    seen = [event for _, document in documents(story, approvals=[approval]) for event in document["Events"]]
+    loaded = scenario.load("changed-after-approval")
+    approval = AcceptedStartRequest(loaded.steps[0].fields["EventId"], loaded.start + timedelta(seconds=21))
+    seen = [event for _, document in documents(loaded, approvals=[approval]) for event in document["Events"]]
     assert [(event["EventStatus"], event["DurationInSeconds"], len(event["Resources"])) for event in seen] == [
         ("Scheduled", 5, 1),
         ("Scheduled", 30, 2),
@@ -186,7 +186,7 @@ def test_ids_are_used_once_and_come_in_both_cases() -> None:
 def test_the_readme_names_every_key_of_a_scenario() -> None:
     """The README of the scenarios names every key that a file may hold."""
     readme = (resources.files("exporter.simulator.metadata") / "scenarios" / "README.md").read_text()
-    for key in {*Scenario.__struct_encode_fields__, *Step.__struct_encode_fields__, "wait"} - {"name"}:
+    for key in {*Scenario.__struct_encode_fields__, *ScenarioStep.__struct_encode_fields__, "wait"} - {"name"}:
         assert f"`{key}`" in readme
 
 
@@ -195,7 +195,7 @@ SECONDS = st.integers(0, 600) | st.floats(0, 600, allow_nan=False).map(lambda va
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Step:
+def steps(draw: st.DrawFn) -> ScenarioStep:
     """Any step, sensible or not."""
     label = draw(st.sampled_from(LABELS))
     action = draw(st.sampled_from(Action))
@@ -205,10 +205,10 @@ def steps(draw: st.DrawFn) -> Step:
         fields["Resources"] = ["vm"]
     if action is Action.CHANGE:
         fields = {"DurationInSeconds": draw(st.integers(0, 3))}
-    return Step(
+    return ScenarioStep(
         action,
         draw(SECONDS),
-        draw(st.none() | st.tuples(st.sampled_from(LABELS), st.sampled_from(Phase))),
+        draw(st.none() | st.tuples(st.sampled_from(LABELS), st.sampled_from(EventMoment))),
         label,
         fields,
         notice=draw(SECONDS) if action is Action.ANNOUNCE else draw(st.none() | SECONDS),
@@ -221,17 +221,18 @@ def steps(draw: st.DrawFn) -> Step:
 
 APPROVALS = st.lists(st.tuples(st.sampled_from((0, 1, 2)), SECONDS), max_size=4).map(
     lambda drawn: [
-        Approval(f"0000000{n}-0000-4000-8000-00000000000a", START + timedelta(seconds=after)) for n, after in drawn
+        AcceptedStartRequest(f"0000000{n}-0000-4000-8000-00000000000a", START + timedelta(seconds=after))
+        for n, after in drawn
     ]
 )
 
 
 @given(st.lists(steps(), max_size=8), APPROVALS, st.sampled_from((1.0, 3.0, 60.0)))
 def test_the_number_grows_by_one_exactly_when_the_events_change(
-    script: list[Step], approvals: list[Approval], speed: float
+    script: list[ScenarioStep], approvals: list[AcceptedStartRequest], speed: float
 ) -> None:
     """For any script the number and the events move together, in the order of time."""
-    platform = Platform(Scenario("any", "any", (Vm("vm"),), tuple(script)), START, speed)
+    platform = Platform(Scenario("any", "any", (ScenarioVm("vm"),), tuple(script)), START, speed)
     timeline = platform.timeline(approvals)
     assert timeline[0].at == START
     for before, after in pairwise(timeline):
@@ -245,10 +246,10 @@ def test_the_number_grows_by_one_exactly_when_the_events_change(
 
 @given(st.lists(steps(), max_size=8), APPROVALS, SECONDS)
 def test_an_approval_never_changes_earlier_documents(
-    script: list[Step], approvals: list[Approval], after: float
+    script: list[ScenarioStep], approvals: list[AcceptedStartRequest], after: float
 ) -> None:
     """Documents before an approval stay as they were: a server may play the scenario again after each."""
-    platform = Platform(Scenario("any", "any", (Vm("vm"),), tuple(script)), START)
+    platform = Platform(Scenario("any", "any", (ScenarioVm("vm"),), tuple(script)), START)
     at = START + timedelta(seconds=after)
     early = [approval for approval in approvals if approval.at < at]
     late = [approval for approval in approvals if approval.at >= at]
@@ -261,8 +262,8 @@ def test_an_approval_never_changes_earlier_documents(
 def test_nothing_starts_before_its_not_before(at: float, notice: float, speed: float) -> None:
     """Unapproved, an event is Scheduled until the whole second that it named, and Started from there on."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "EventType": "Reboot", "Resources": ["vm"]}
-    step = Step(Action.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
-    timeline = Platform(Scenario("any", "any", (Vm("vm"),), (step,)), START, speed).timeline()
+    step = ScenarioStep(Action.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
+    timeline = Platform(Scenario("any", "any", (ScenarioVm("vm"),), (step,)), START, speed).timeline()
     scheduled, started = timeline[-3:-1]
     assert parsedate_to_datetime(scheduled.events[0]["NotBefore"]) == started.at == whole_second(started.at)
     assert timedelta(0) <= started.at - scheduled.at - timedelta(seconds=notice / speed) < timedelta(seconds=1.000001)
@@ -272,8 +273,8 @@ def test_a_malformed_event_is_published_as_written() -> None:
     """`malformed` lets a story show what the real service should never send."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "Resources": "vm", "NotBefore": 5, "EventStatus": None}
     step = {"at": 0, "do": "announce", "event": "a", "notice": 60, "malformed": True, "fields": fields}
-    story = scenario.parse("malformed", {"description": "malformed", "vms": ["vm"], "steps": [step]})
-    (_, document), *_ = documents(story)
+    loaded = scenario.parse("malformed", {"description": "malformed", "vms": ["vm"], "steps": [step]})
+    (_, document), *_ = documents(loaded)
     assert {key: document["Events"][0][key] for key in fields} == fields
 
 

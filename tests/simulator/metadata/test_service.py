@@ -199,12 +199,12 @@ def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
 def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logged() -> None:
     """As a list and as one text, as Azure does."""
     tagged = {"name": "a", "tags": {"owner": "web", "env": "x"}}
-    story = scenario.parse("tagged", {"description": "Tags.", "vms": [tagged, "b"], "steps": []})
+    loaded = scenario.parse("tagged", {"description": "Tags.", "vms": [tagged, "b"], "steps": []})
     noise = {"name": protocol.NOISE_TAG, "value": protocol.NOISE}
-    shown = protocol.compute(story.vms[0])
+    shown = protocol.compute(loaded.vms[0])
     assert shown["tagsList"] == [{"name": "owner", "value": "web"}, {"name": "env", "value": "x"}, noise]
     assert shown["tags"] == f"owner:web;env:x;{protocol.NOISE_TAG}:{protocol.NOISE}"
-    assert protocol.compute(story.vms[1])["tagsList"] == [noise]
+    assert protocol.compute(loaded.vms[1])["tagsList"] == [noise]
     for tags in ("owner", {"owner": 7}):
         with pytest.raises(ScenarioError, match=r"\$\.vms\[0\]\.tags"):
             scenario.parse("tagged", {"description": "Tags.", "vms": [{"name": "a", "tags": tags}], "steps": []})

@@ -19,7 +19,7 @@ from exporter.agent.destinations import destination_factories
 from exporter.choices import Transport
 from exporter.cli import main
 from exporter.commands.check.destinations import probe_event_hubs
-from exporter.commands.check.report import Verdict
+from exporter.commands.check.report import FindingVerdict
 from exporter.config.schema import EventHubsSettings
 from exporter.errors import Retryable
 from exporter.secrets import Secret
@@ -96,7 +96,7 @@ def test_with_the_ca_records_go_out_and_come_back(network: Inspected, transport:
     code, said = tail(*flags)
     assert (code, "1 record" in said) == (0, True), said
     (finding,) = findings_of(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), ENVIRONMENT)
-    assert finding.verdict is Verdict.OK, finding
+    assert finding.verdict is FindingVerdict.OK, finding
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
@@ -108,7 +108,7 @@ def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str
         send(*flags)
     assert (caught.value.reason, caught.value.needs_operator) == ("tls", True)
     (finding,) = findings_of(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), ENVIRONMENT)
-    assert finding.verdict is Verdict.FAIL
+    assert finding.verdict is FindingVerdict.FAIL
     assert "event_hubs.certificate" in finding.sentence
     assert network.broker.messages() == []
 

@@ -38,20 +38,20 @@ def test_decisions_approvals_and_summaries_are_flat_attributes() -> None:
 def test_what_is_not_known_is_no_attribute() -> None:
     """Neither null, nor an empty text, nor Azure's -1 for a duration that it does not know; 0 and false are known."""
     unknown = {**EVENT, "DurationInSeconds": -1, "Description": "", "EventSource": None}
-    told = otlp_attributes.log_attributes(a_record(event=unknown, affects_self=False, rule="", gap_seconds=None))
+    recorded = otlp_attributes.log_attributes(a_record(event=unknown, affects_self=False, rule="", gap_seconds=None))
     known = otlp_attributes.log_attributes(a_record(event={**EVENT, "DurationInSeconds": 0}, affects_self=False))
     left_out = {f"azure_scheduled_event.{name}" for name in ("duration", "description", "source")}
-    assert left_out.isdisjoint(told)
+    assert left_out.isdisjoint(recorded)
     assert left_out - {"azure_scheduled_event.description"} <= known.keys()
-    assert "azure_scheduled_event.approval.rule" not in told
-    assert told["azure_scheduled_event.affects_self"] is False
+    assert "azure_scheduled_event.approval.rule" not in recorded
+    assert recorded["azure_scheduled_event.affects_self"] is False
     assert known["azure_scheduled_event.duration"] == 0
 
 
 def test_long_and_nested_values_are_cut_or_sent_as_json() -> None:
     """8,192 characters of a text, and JSON for what OTLP has no type for."""
     event = {**EVENT, "Description": "x" * 100_000, "EventSource": {"nested": [1]}, "Resources": ["a", 1, None]}
-    told = otlp_attributes.log_attributes(a_record(event=event))
-    assert len(str(told["azure_scheduled_event.description"])) == 8192
-    assert told["azure_scheduled_event.source"] == '{"nested": [1]}'
-    assert told["azure_scheduled_event.resources"] == '["a", 1, null]'
+    recorded = otlp_attributes.log_attributes(a_record(event=event))
+    assert len(str(recorded["azure_scheduled_event.description"])) == 8192
+    assert recorded["azure_scheduled_event.source"] == '{"nested": [1]}'
+    assert recorded["azure_scheduled_event.resources"] == '["a", 1, null]'

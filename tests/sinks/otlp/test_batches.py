@@ -18,8 +18,8 @@ from exporter.agent.suspects import CERTAIN
 from exporter.core.records import Record
 from exporter.errors import Permanent
 from exporter.sinks.otlp.sink import BATCH_BYTES, BATCH_RECORDS, OtlpDestination
-from tests.support.agent_world import Clock
-from tests.support.delivery_world import Line, in_order, stories
+from tests.support.agent_environment import Clock
+from tests.support.delivery_environment import Line, in_order, scenarios
 from tests.support.effort import MEMORY
 from tests.support.eventhubs_target import a_record
 from tests.support.metrics_reading import value
@@ -95,7 +95,7 @@ def refusing_each(bad: set[str], answer: Action | None) -> Taste:
 @pytest.mark.parametrize("position", [0, 41, BATCH_RECORDS - 1])
 def test_exactly_the_refused_record_is_parked(tmp_path: Path, answer: Action | None, position: int) -> None:
     """One of a hundred that the collector refuses is found within a few requests; all others arrive once, in order."""
-    wanted = [*stories(events=9, each=11), a_record(999, subject="the last")]
+    wanted = [*scenarios(events=9, each=11), a_record(999, subject="the last")]
     bad = wanted[position]
     with Receiver(taste=refusing_each({bad.id}, answer)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
@@ -118,7 +118,7 @@ def test_exactly_the_refused_record_is_parked(tmp_path: Path, answer: Action | N
 )
 def test_any_refused_ones_are_parked_and_no_other(bad: set[int], answer: Action | None, trouble: list[Action]) -> None:
     """Whichever records a collector refuses, in whatever way and between what troubles: only these are parked."""
-    wanted = stories(events=3, each=10)
+    wanted = scenarios(events=3, each=10)
     good = [record for number, record in enumerate(wanted) if number not in bad]
     taste = refusing_each({wanted[number].id for number in bad}, answer)
     with (
@@ -140,7 +140,7 @@ def test_any_refused_ones_are_parked_and_no_other(bad: set[int], answer: Action 
 
 def test_a_warning_is_a_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A `partial_success` that rejects nothing delivers the batch, once, and its message is logged."""
-    wanted = stories(events=2, each=5)
+    wanted = scenarios(events=2, each=5)
     with (
         Receiver(success(rejected=0, message="nearly full")) as receiver,
         Line(tmp_path, target(receiver)) as line,
@@ -156,7 +156,7 @@ def test_a_warning_is_a_success(tmp_path: Path, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("rejected", [10, 11, 2**62])
 def test_a_batch_that_is_rejected_whole_is_split(tmp_path: Path, rejected: int) -> None:
     """A count of all records, or of more, says that nothing was accepted: the batch is sent again in halves."""
-    wanted = stories(events=2, each=5)
+    wanted = scenarios(events=2, each=5)
     with Receiver(success(rejected=rejected)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
         line.go()
@@ -220,7 +220,7 @@ def test_after_a_rejection_in_part_each_record_has_its_own_request(tmp_path: Pat
 @pytest.mark.parametrize("count", [1, 10])
 def test_fewer_than_none_rejected(tmp_path: Path, count: int) -> None:
     """A negative count is neither a success nor a refusal: the records are kept, and tried again slowly."""
-    wanted = stories(events=2, each=5)[:count]
+    wanted = scenarios(events=2, each=5)[:count]
     with Receiver(success(rejected=-1)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
         line.go()
@@ -232,7 +232,7 @@ def test_fewer_than_none_rejected(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("answer", [Reply(429), Reply(502), Reply(503), Reply(504)])
 def test_a_batch_in_passing_trouble_stays_whole(tmp_path: Path, answer: Action) -> None:
     """What a collector answers in trouble of its own costs a batch nothing but the time."""
-    wanted = stories(events=3, each=20)
+    wanted = scenarios(events=3, each=20)
     with Receiver(answer, answer) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
         line.go()
@@ -243,7 +243,7 @@ def test_a_batch_in_passing_trouble_stays_whole(tmp_path: Path, answer: Action) 
 @pytest.mark.parametrize("answer", [Reply(401), Reply(403), Reply(404), Reply(302)])
 def test_what_only_a_person_can_mend_holds_up_nothing_before_it(tmp_path: Path, answer: Action) -> None:
     """If the credentials or the address seem wrong for one record, those before it arrive; it is not parked."""
-    wanted = stories(events=4, each=10)
+    wanted = scenarios(events=4, each=10)
     before = ids(wanted[:29])
 
     def stumbles(sent: list[str]) -> tuple[Action, set[str]]:
@@ -271,7 +271,7 @@ def limited(most: int, answer: Action) -> Taste:
 )
 def test_what_is_too_much_at_once_goes_in_smaller_requests(tmp_path: Path, answer: Action) -> None:
     """A way that carries ten records at once and no more delivers a backlog all the same, and parks none of it."""
-    wanted = stories(events=6, each=5)
+    wanted = scenarios(events=6, each=5)
     with (
         Receiver(taste=limited(10, answer)) as receiver,
         Line(tmp_path, target(receiver, 1.0 if isinstance(answer, Hang) else 20.0)) as line,
@@ -295,7 +295,7 @@ def test_after_a_silence_requests_begin_small_and_double(tmp_path: Path) -> None
 
 def test_one_that_cannot_be_encoded_takes_no_other_with_it(tmp_path: Path) -> None:
     """A record that protobuf cannot carry is parked without a request; the others arrive, once each."""
-    wanted = stories(events=4, each=10)
+    wanted = scenarios(events=4, each=10)
     bad = wanted[13]
     wanted[13] = replace(bad, time=datetime(2900, 1, 1, tzinfo=UTC))  # more nanoseconds than the protocol counts
     with Receiver() as receiver, Line(tmp_path, target(receiver)) as line:

@@ -23,11 +23,11 @@ from exporter.core.facts import (
     Polled,
     RecordsDropped,
 )
-from exporter.core.state import Kind
+from exporter.core.state import TransitionKind
 from exporter.sinks.prometheus.catalogue import BY_NAME, FAMILIES
 from tests.support import statuses
 from tests.support.metrics_reading import make_sink, samples, scraped, value
-from tests.support.statuses import FREEZE, Story, started
+from tests.support.statuses import FREEZE, EventScenario, started
 
 
 def test_counters_stand_at_zero_from_the_start_unless_they_are_rare() -> None:
@@ -69,14 +69,14 @@ def test_a_destination_that_is_not_configured_has_no_series(configured: tuple[st
 
 def test_an_events_life_is_counted_once_each() -> None:
     """Seen, started by us, completed: one each, with notice and length of the Started phase."""
-    story = Story()
-    sink = make_sink(story.now)
-    story.read()
-    story.read(FREEZE, after=2)
-    story.approved(FREEZE["EventId"], "short-freeze")
-    story.read(started(FREEZE), after=10)
-    story.read(after=7)
-    for transition in story.transitions:
+    scenario = EventScenario()
+    sink = make_sink(scenario.now)
+    scenario.read()
+    scenario.read(FREEZE, after=2)
+    scenario.approved(FREEZE["EventId"], "short-freeze")
+    scenario.read(started(FREEZE), after=10)
+    scenario.read(after=7)
+    for transition in scenario.transitions:
         sink.observe(EventTransitioned(transition))
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1
     assert value(sink, "events_started_total", event_type="Freeze", started_by="this_vm") == 1
@@ -89,7 +89,7 @@ def test_an_events_life_is_counted_once_each() -> None:
 
 def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None:
     """An event that was there when we came, or came in a gap, says nothing about Azure's notice."""
-    at_start, gap = Story(), Story()
+    at_start, gap = EventScenario(), EventScenario()
     at_start.read(FREEZE)
     gap.read()
     gap.seconds += 100
@@ -104,46 +104,46 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
 def test_the_time_started_is_told_only_where_it_was_watched() -> None:
     """A gap or a restart between Started and gone leaves the length unknown; one before the start does not."""
 
-    def measured(*doings: Callable[[Story], object]) -> tuple[float | None, float | None]:
-        story = Story()
-        story.read()
+    def measured(*doings: Callable[[EventScenario], object]) -> tuple[float | None, float | None]:
+        scenario = EventScenario()
+        scenario.read()
         for do in doings:
-            do(story)
+            do(scenario)
         sink = make_sink()
-        for transition in story.transitions:
+        for transition in scenario.transitions:
             sink.observe(EventTransitioned(transition))
         assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
         seconds = value(sink, "started_duration_seconds_sum", event_type="Freeze")
         return value(sink, "started_duration_seconds_count", event_type="Freeze"), seconds
 
-    def announced(story: Story) -> object:
-        return story.read(FREEZE)
+    def announced(scenario: EventScenario) -> object:
+        return scenario.read(FREEZE)
 
-    def begun(story: Story) -> object:
-        return story.read(started(FREEZE), after=10)
+    def begun(scenario: EventScenario) -> object:
+        return scenario.read(started(FREEZE), after=10)
 
-    def again(story: Story) -> object:
-        return story.read(started({**FREEZE, "Description": "again"}))
+    def again(scenario: EventScenario) -> object:
+        return scenario.read(started({**FREEZE, "Description": "again"}))
 
-    def gone(story: Story) -> object:
-        return story.read(after=7)
+    def gone(scenario: EventScenario) -> object:
+        return scenario.read(after=7)
 
     assert measured(announced, begun, gone) == (1, 7)
-    assert measured(announced, begun, Story.blink, gone) == (None, None)
-    assert measured(announced, begun, Story.blink, again, gone) == (None, None)
-    assert measured(announced, begun, Story.restart, gone) == (None, None)
-    assert measured(announced, begun, Story.restart, again, gone) == (None, None)
-    assert measured(announced, Story.blink, begun, gone) == (1, 7)
-    assert measured(announced, Story.restart, begun, gone) == (1, 7)
+    assert measured(announced, begun, EventScenario.blink, gone) == (None, None)
+    assert measured(announced, begun, EventScenario.blink, again, gone) == (None, None)
+    assert measured(announced, begun, EventScenario.restart, gone) == (None, None)
+    assert measured(announced, begun, EventScenario.restart, again, gone) == (None, None)
+    assert measured(announced, EventScenario.blink, begun, gone) == (1, 7)
+    assert measured(announced, EventScenario.restart, begun, gone) == (1, 7)
 
 
 def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
     """NotBefore already passed at first sight: no notice at all, not a negative one that looks like a restart."""
-    story = Story()
-    story.read()
-    story.read({**FREEZE, "NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"})
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read({**FREEZE, "NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"})
     sink = make_sink()
-    for transition in story.transitions:
+    for transition in scenario.transitions:
         sink.observe(EventTransitioned(transition))
     assert value(sink, "notice_seconds_sum", event_type="Freeze") == 0
     assert value(sink, "notice_seconds_bucket", event_type="Freeze", le="30.0") == 1
@@ -153,16 +153,16 @@ def test_an_event_comes_into_sight_once_whatever_its_status_does() -> None:
     """A status not understood at first counts when it is, or when the event goes; never twice."""
     pondering = {**FREEZE, "EventStatus": "Pondering"}
     for documents in ([pondering, FREEZE, started(FREEZE)], [pondering], [started(FREEZE), FREEZE, started(FREEZE)]):
-        story = Story()
-        story.read()
+        scenario = EventScenario()
+        scenario.read()
         for event in documents:
-            story.read(event)
-        story.read()
+            scenario.read(event)
+        scenario.read()
         sink = make_sink()
-        for transition in story.transitions:
+        for transition in scenario.transitions:
             sink.observe(EventTransitioned(transition))
         assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1, documents
-    assert story.transitions[-1].kind is Kind.COMPLETED
+    assert scenario.transitions[-1].kind is TransitionKind.COMPLETED
 
 
 def test_facts_bump_their_counters() -> None:
@@ -182,8 +182,8 @@ def test_facts_bump_their_counters() -> None:
     sink.observe(InterruptionObserved("clock_step", 5.0, "abc"))
     sink.observe(InterruptionObserved("sleepwalk", 5.0, "abc"))
     sink.observe(InterruptionObserved("clock_step", -5.0, "abc"))
-    story = statuses.scheduled_story()
-    decision = story.status().state.process.decisions[folded(FREEZE["EventId"])]
+    scenario = statuses.scheduled_scenario()
+    decision = scenario.status().state.process.decisions[folded(FREEZE["EventId"])]
     sink.observe(DecisionMade(decision))
     sink.observe(DecisionMade(replace(decision, rule="a rule of yesterday")))
     assert value(sink, "polls_total") == 3

@@ -18,7 +18,7 @@ from exporter.sinks.prometheus.gauges import MAX_EVENT_SERIES
 from exporter.sinks.prometheus.sink import OPENMETRICS, TEXT, PrometheusSink
 from tests.support import statuses
 from tests.support.metrics_reading import ids, make_sink, samples, scraped, value
-from tests.support.statuses import FREEZE, NOON, REBOOT, Story, started
+from tests.support.statuses import FREEZE, NOON, REBOOT, EventScenario, started
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
@@ -65,11 +65,11 @@ def test_no_counter_is_ahead_of_the_gauges_of_its_scrape() -> None:
 
     def now() -> Instant:
         sink.observe(UnknownValueObserved("EventType"))
-        return Instant(story.now)
+        return Instant(scenario.now)
 
-    story = statuses.scheduled_story()
+    scenario = statuses.scheduled_scenario()
     sink = PrometheusSink("1.0.0", now=now, include_process_metrics=False)
-    sink.publish(story.status())
+    sink.publish(scenario.status())
     assert [value(sink, "unknown_values_total", field="EventType") for _ in range(2)] == [0, 1]
 
 
@@ -85,19 +85,19 @@ def test_the_configured_tags_are_labels_of_the_vm() -> None:
         ),
         (Vm(name="vm-0"), {}),
     ):
-        sink.publish(replace(statuses.scheduled_story().status(), vm=vm))
+        sink.publish(replace(statuses.scheduled_scenario().status(), vm=vm))
         (labels,) = [sample.labels for sample in samples(sink) if sample.name == PREFIX + "vm_info"]
         assert labels.keys() == names | tags.keys()
         assert labels.items() >= tags.items()
-    sink.publish(replace(statuses.scheduled_story().status(), vm=Vm(tags=(("owner", ""),))))
+    sink.publish(replace(statuses.scheduled_scenario().status(), vm=Vm(tags=(("owner", ""),))))
     assert not [sample for sample in samples(sink) if sample.name == PREFIX + "vm_info"]
 
 
 def test_an_event_has_series_and_they_vanish_with_it() -> None:
     """Per-event series stand while the event does, say what is known and leave out what is not."""
-    story = statuses.scheduled_story()
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = statuses.scheduled_scenario()
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
     assert ids(sink, "event_info") == {freeze, reboot}
     not_before = datetime.fromisoformat("2025-11-21T12:15:00Z").timestamp()
@@ -111,35 +111,35 @@ def test_an_event_has_series_and_they_vanish_with_it() -> None:
     assert value(sink, "events", event_type="Reboot", event_status="Scheduled") == 1
     assert value(sink, "document_events") == 3
 
-    story.read(started(FREEZE))
-    sink.publish(story.status())
+    scenario.read(started(FREEZE))
+    sink.publish(scenario.status())
     assert ids(sink, "event_info") == {freeze}
     assert value(sink, "event_not_before_timestamp_seconds", event_id=freeze) is None
-    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) == story.now.timestamp()
+    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) == scenario.now.timestamp()
     assert value(sink, "event_status", event_id=freeze, event_status="Started") == 1
 
-    story.read()
-    sink.publish(story.status())
+    scenario.read()
+    sink.publish(scenario.status())
     assert not [s for s in samples(sink) if "event_id" in s.labels]
     assert value(sink, "events", event_type="Freeze", event_status="Started") == 0
 
 
 def test_a_started_event_is_not_counted_down() -> None:
     """A NotBefore that still stands there after the start is no series, and no event starts twice."""
-    story = Story()
-    story.read()
-    story.read({**FREEZE, "EventStatus": "Started"})
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read({**FREEZE, "EventStatus": "Started"})
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert ids(sink, "event_started_timestamp_seconds") == {FREEZE["EventId"]}
     assert not ids(sink, "event_not_before_timestamp_seconds")
 
 
 def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
     """Without an identity nothing is claimed: no event's series, no count, no VM; that there are events is told."""
-    story = statuses.scheduled_story()
-    sink = make_sink(story.now)
-    sink.publish(story.status(vm=Vm()))
+    scenario = statuses.scheduled_scenario()
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status(vm=Vm()))
     assert not [s for s in samples(sink) if "event_id" in s.labels]
     counted = [s.value for s in samples(sink) if s.name == PREFIX + "events"]
     assert counted
@@ -147,18 +147,18 @@ def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
     assert value(sink, "event_series_dropped") == 0
     assert value(sink, "document_events") == 3
     assert "vm_info{" not in scraped(sink)
-    sink.publish(story.status())
+    sink.publish(scenario.status())
     assert ids(sink, "event_info") == {FREEZE["EventId"], REBOOT["EventId"]}
 
 
 @pytest.mark.parametrize("resources", [None, [], "shop-web_3", [5], ["shop-web_33"]])
 def test_an_event_that_is_not_known_to_name_this_vm_has_no_series(resources: object) -> None:
     """Resources that can't be read may hold any name or none: it stands in the document and in no series."""
-    story = Story()
-    story.read()
-    story.read({**FREEZE, "Resources": resources})
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read({**FREEZE, "Resources": resources})
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert not [s for s in samples(sink) if "event_id" in s.labels]
     assert not any(s.value for s in samples(sink) if s.name == PREFIX + "events")
     assert value(sink, "document_events") == 1
@@ -177,26 +177,26 @@ def decisions(sink: PrometheusSink) -> dict[str, tuple[str, str, str]]:
 
 def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
     """One per event that names this VM, none of a neighbour's; another takes its place; it vanishes with the event."""
-    story = statuses.scheduled_story()
-    sink = make_sink(story.now)
+    scenario = statuses.scheduled_scenario()
+    sink = make_sink(scenario.now)
     freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
-    sink.publish(story.status())
+    sink.publish(scenario.status())
     assert decisions(sink) == {freeze: ("hold", "dry-run", "short-freeze"), reboot: ("hold", "no-rule", "")}
-    sink.publish(story.status(mode=Mode.ENFORCE))
+    sink.publish(scenario.status(mode=Mode.ENFORCE))
     assert decisions(sink)[freeze] == ("approve", "", "short-freeze")
-    story.read(started(FREEZE), REBOOT)
-    sink.publish(story.status(mode=Mode.ENFORCE))
+    scenario.read(started(FREEZE), REBOOT)
+    sink.publish(scenario.status(mode=Mode.ENFORCE))
     assert decisions(sink) == {freeze: ("hold", "not-scheduled", ""), reboot: ("hold", "no-rule", "")}
-    story.read()
-    sink.publish(story.status())
+    scenario.read()
+    sink.publish(scenario.status())
     assert decisions(sink) == {}
 
 
 def test_no_decision_is_told_that_this_process_did_not_make() -> None:
     """After a restart the events are known again, what is to be done about them is not yet."""
-    story = statuses.scheduled_story()
-    sink = make_sink(story.now)
-    status = story.status()
+    scenario = statuses.scheduled_scenario()
+    sink = make_sink(scenario.now)
+    status = scenario.status()
     process = replace(status.state.process, decisions={})
     sink.publish(replace(status, state=replace(status.state, process=process)))
     assert ids(sink, "event_info")
@@ -206,48 +206,48 @@ def test_no_decision_is_told_that_this_process_did_not_make() -> None:
 def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
     """Two events of one type in one document, one approved by us and one by somebody else, are told apart."""
     other = {**FREEZE, "EventId": "stolen"}
-    story = Story()
-    story.read()
-    story.read(FREEZE, other)
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read(FREEZE, other)
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert not ids(sink, "event_started_by")
-    story.approved(FREEZE["EventId"], "short-freeze")
-    story.read(started(FREEZE), started(other))
-    sink.publish(story.status())
+    scenario.approved(FREEZE["EventId"], "short-freeze")
+    scenario.read(started(FREEZE), started(other))
+    sink.publish(scenario.status())
     series = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
     starts = {(s.labels["event_id"], s.labels["started_by"], s.value) for s in series}
     assert starts == {(FREEZE["EventId"], "this_vm", 1), ("stolen", "other", 1)}
-    story.read(started(other))
-    sink.publish(story.status())
+    scenario.read(started(other))
+    sink.publish(scenario.status())
     assert ids(sink, "event_started_by") == {"stolen"}
-    story.read()
-    sink.publish(story.status())
+    scenario.read()
+    sink.publish(scenario.status())
     assert not ids(sink, "event_started_by")
 
 
 def test_a_hold_and_a_disk_that_fails_are_told() -> None:
     """Both are 0 or 1 from the first status on, whatever else is configured."""
-    story = statuses.empty_story()
-    sink = make_sink(story.now)
+    scenario = statuses.empty_scenario()
+    sink = make_sink(scenario.now)
     assert value(sink, "approval_held") is None
     assert value(sink, "outbox_writable") is None
-    sink.publish(story.status())
+    sink.publish(scenario.status())
     assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (0, 1)
-    sink.publish(replace(story.status(outbox=OutboxStatus(writable=False)), held=True))
+    sink.publish(replace(scenario.status(outbox=OutboxStatus(writable=False)), held=True))
     assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (1, 0)
 
 
 def test_series_are_capped_to_the_most_urgent() -> None:
     """Fifty events have series: what is on, then what starts soonest; the others are counted and nothing is lost."""
-    story = statuses.crowded_story(80)
+    scenario = statuses.crowded_scenario(80)
     late = {**FREEZE, "EventId": "started-one", "EventStatus": "Started", "NotBefore": ""}
     soonest = {**FREEZE, "EventId": "soonest", "NotBefore": "Fri, 21 Nov 2025 12:00:30 GMT"}
     last = {**FREEZE, "EventId": "last", "NotBefore": "Fri, 28 Nov 2025 12:00:30 GMT"}
-    known = [dict(tracked.event.raw) for tracked in story.state.tracked.values()]
-    story.read(last, *known, soonest, late)
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    known = [dict(tracked.event.raw) for tracked in scenario.state.tracked.values()]
+    scenario.read(last, *known, soonest, late)
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert len(ids(sink, "event_info")) == MAX_EVENT_SERIES
     assert {"started-one", "soonest"} <= ids(sink, "event_info")
     assert "last" not in ids(sink, "event_info")
@@ -257,28 +257,28 @@ def test_series_are_capped_to_the_most_urgent() -> None:
 
 def test_two_events_never_share_a_series() -> None:
     """Of two ids that look the same once they are escaped, the less urgent has no series, and is counted."""
-    story = statuses.empty_story()
-    story.read({**FREEZE, "EventId": "a\x07"}, {**FREEZE, "EventId": "a\\u0007", "DurationInSeconds": 5})
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = statuses.empty_scenario()
+    scenario.read({**FREEZE, "EventId": "a\x07"}, {**FREEZE, "EventId": "a\\u0007", "DurationInSeconds": 5})
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert [s.labels["event_id"] for s in samples(sink) if s.name == PREFIX + "event_info"] == ["a\\u0007"]
     assert value(sink, "event_series_dropped") == 1
 
 
 def test_a_thousand_events_do_not_swell_a_scrape() -> None:
     """A flood of events is told in a page of bounded size."""
-    story = statuses.crowded_story(1000)
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = statuses.crowded_scenario(1000)
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert len(scraped(sink, True)) < 150_000
 
 
 def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
     """A failing source takes nothing away and is seen at once."""
-    story = statuses.scheduled_story()
-    good = story.now.timestamp()
-    sink = make_sink(story.now)
-    sink.publish(statuses.failing_status(story))
+    scenario = statuses.scheduled_scenario()
+    good = scenario.now.timestamp()
+    sink = make_sink(scenario.now)
+    sink.publish(statuses.failing_status(scenario))
     assert value(sink, "up") == 0
     assert value(sink, "last_successful_poll_timestamp_seconds") == good
     assert value(sink, "last_poll_timestamp_seconds") == good + 60
@@ -287,11 +287,11 @@ def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
 
 def test_warming_ends_by_the_clock_of_the_scrape() -> None:
     """`source_warming` is 1 for five minutes after the first answer ever, without a new status."""
-    story = Story()
-    story.read()
-    moments = iter([Instant(story.now + timedelta(minutes=minutes)) for minutes in (4, 6)])
+    scenario = EventScenario()
+    scenario.read()
+    moments = iter([Instant(scenario.now + timedelta(minutes=minutes)) for minutes in (4, 6)])
     sink = PrometheusSink("1", now=lambda: next(moments), include_process_metrics=False)
-    sink.publish(story.status())
+    sink.publish(scenario.status())
     assert value(sink, "source_warming") == 1
     assert value(sink, "source_warming") == 0
 
@@ -305,11 +305,11 @@ def test_unknown_words_count_as_other() -> None:
         "EventSource": 'Mars"\n',
         "ResourceType": "X",
     }
-    story = Story()
-    story.read()
-    story.read(strange)
-    sink = make_sink(story.now)
-    sink.publish(story.status())
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read(strange)
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status())
     assert value(sink, "events", event_type="other", event_status="other") == 1
     assert value(sink, "event_status", event_id=FREEZE["EventId"], event_status="other") == 1
     info = {"event_type": "other", "event_source": "other", "resource_type": "other"}
@@ -321,10 +321,10 @@ def test_unknown_words_count_as_other() -> None:
 
 def test_gauges_of_outputs_and_mode() -> None:
     """A configured destination has its gauges, another has none; times that are not known have none; one mode is 1."""
-    story = statuses.empty_story()
-    sink = make_sink(story.now)
+    scenario = statuses.empty_scenario()
+    sink = make_sink(scenario.now)
     otlp, event_hubs = DestinationStatus("otlp", True, 4, NOON, 2), DestinationStatus("event_hubs")
-    sink.publish(story.status(mode=Mode.ENFORCE, destinations=[otlp, event_hubs]))
+    sink.publish(scenario.status(mode=Mode.ENFORCE, destinations=[otlp, event_hubs]))
     assert value(sink, "outbox_records", destination="otlp") == 4
     assert value(sink, "outbox_records", destination="event_hubs") is None
     assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="otlp") == NOON.timestamp()
@@ -337,12 +337,12 @@ def test_gauges_of_outputs_and_mode() -> None:
 
 def test_a_quiet_vm_with_all_outputs_costs_at_most_225_series() -> None:
     """Everything configured, a certificate, a record that waits for each destination: 214, and 6 of the process."""
-    story = statuses.empty_story()
+    scenario = statuses.empty_scenario()
     rules = tuple(rule.name for rule in DEFAULT_RULES)
     sink = PrometheusSink("1", rules, destinations=DESTINATIONS, poll_failure_reasons=REASONS)
     sink.certificate_not_after = lambda: 1_800_000_000.0
     outputs = [DestinationStatus(name, True, 1, NOON, 0, NOON) for name in DESTINATIONS]
-    sink.publish(story.status(destinations=outputs))
+    sink.publish(scenario.status(destinations=outputs))
     for destination in DESTINATIONS:
         sink.sent(destination, 1, 0.02)
     sink.observe(Polled(0.004))

@@ -20,22 +20,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
 from exporter.core.scope import EventNow
 from exporter.core.snapshot import DESTINATIONS, DestinationStatus
-from exporter.core.state import Whose
+from exporter.core.state import Ownership
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.gauges import MAX_LABEL
 from exporter.sinks.prometheus.sink import PrometheusSink, WindowsProcessCollector
-from exporter.web.responses import Accept, Response
+from exporter.web.responses import Accept, WebResponse
 from exporter.web.server import WebServer
 from exporter.windows.system import ProcessUsage, process_usage
 from tests.support import statuses
 from tests.support.metrics_reading import RULES, ids, lint, make_sink, parse_openmetrics, samples, scraped, value
 from tests.support.peers import prometheus, scrape, until
-from tests.support.statuses import FREEZE, REBOOT, Story
+from tests.support.statuses import FREEZE, REBOOT, EventScenario
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-GOLDEN_STORIES = ("empty", "scheduled", "started", "failing", "crowded")
+GOLDEN_SCENARIOS = ("empty", "scheduled", "started", "failing", "crowded")
 
 
 QUIET = [DestinationStatus(name, configured=True) for name in DESTINATIONS]
@@ -43,21 +43,21 @@ QUIET = [DestinationStatus(name, configured=True) for name in DESTINATIONS]
 
 def golden_sink(name: str) -> PrometheusSink:
     """A sink in the middle of a story."""
-    story = {
-        "empty": statuses.empty_story,
-        "scheduled": statuses.scheduled_story,
-        "started": statuses.started_story,
-        "failing": statuses.scheduled_story,
-        "crowded": statuses.crowded_story,
+    scenario = {
+        "empty": statuses.empty_scenario,
+        "scheduled": statuses.scheduled_scenario,
+        "started": statuses.started_scenario,
+        "failing": statuses.scheduled_scenario,
+        "crowded": statuses.crowded_scenario,
     }[name]()
-    status = statuses.failing_status(story) if name == "failing" else story.status(destinations=QUIET)
-    sink = make_sink(story.now)
+    status = statuses.failing_status(scenario) if name == "failing" else scenario.status(destinations=QUIET)
+    sink = make_sink(scenario.now)
     sink.observe(Polled(0.004))
-    for transition in story.transitions:
-        if EventNow(transition.tracked, status.vm.name).ownership is not Whose.THEIRS:
+    for transition in scenario.transitions:
+        if EventNow(transition.tracked, status.vm.name).ownership is not Ownership.THEIRS:
             sink.observe(EventTransitioned(transition))
     for decision in status.state.process.decisions.values():
-        if decision.now.ownership is not Whose.THEIRS:
+        if decision.now.ownership is not Ownership.THEIRS:
             sink.observe(DecisionMade(decision))
     if name == "failing":
         sink.observe(Polled(5.0, "timeout"))
@@ -90,7 +90,7 @@ def test_published_output_of_a_quiet_agent_is_the_reviewed_one(openmetrics: bool
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
-@pytest.mark.parametrize("name", GOLDEN_STORIES[1:])
+@pytest.mark.parametrize("name", GOLDEN_SCENARIOS[1:])
 def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics: bool) -> None:
     """What `/metrics` says otherwise than on a quiet day changes only with a reviewed diff."""
     quiet = set(published("empty", openmetrics).splitlines())
@@ -99,7 +99,7 @@ def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics
 
 
 @pytest.mark.peer("promtool")
-@pytest.mark.parametrize("name", GOLDEN_STORIES)
+@pytest.mark.parametrize("name", GOLDEN_SCENARIOS)
 def test_promtool_finds_nothing_to_say(name: str) -> None:
     """Prometheus' own linter has neither an error nor a warning."""
     lint(scraped(golden_sink(name)))
@@ -187,12 +187,12 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
     label = HOSTILE[hostile]
     event_id = hostile.replace("\x00", "")  # an id with a NUL can't be tracked at all
     events = [{**FREEZE, "EventId": event_id, "Description": hostile}]
-    story = Story()
-    story.read()
-    story.read(*events)
-    sink = make_sink(story.now)
-    sink.publish(story.status(vm=replace(statuses.VM, node=hostile * 9, name="shop-web_3")))
-    for transition in story.transitions:
+    scenario = EventScenario()
+    scenario.read()
+    scenario.read(*events)
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status(vm=replace(statuses.VM, node=hostile * 9, name="shop-web_3")))
+    for transition in scenario.transitions:
         sink.observe(EventTransitioned(transition))
     sink.observe(InterruptionObserved("stall", 1.0, event_id))
     text, openmetrics = scraped(sink), scraped(sink, True)
@@ -210,9 +210,9 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
 
 def test_text_that_no_output_can_encode_never_stops_a_scrape() -> None:
     """A lone surrogate from anywhere becomes a question mark."""
-    story = statuses.empty_story()
-    sink = make_sink(story.now)
-    sink.publish(story.status(vm=replace(statuses.VM, zone="\ud800")))
+    scenario = statuses.empty_scenario()
+    sink = make_sink(scenario.now)
+    sink.publish(scenario.status(vm=replace(statuses.VM, zone="\ud800")))
     assert 'zone="?"' in scraped(sink)
 
 
@@ -223,10 +223,10 @@ class Page:
     sink: PrometheusSink
     always: Accept | None = None
 
-    def respond(self, path: str, accept: Accept) -> Response:
+    def respond(self, path: str, accept: Accept) -> WebResponse:
         """`/metrics`, and nothing else."""
         content_type, body = self.sink.render((self.always or accept) == "openmetrics")
-        return Response(200 if path == "/metrics" else 404, content_type, body)
+        return WebResponse(200 if path == "/metrics" else 404, content_type, body)
 
 
 @pytest.fixture
@@ -247,13 +247,13 @@ def served() -> Iterator[tuple[PrometheusSink, list[dict[str, object]]]]:
 def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str, object]]], tmp_path: Path) -> None:
     """Both formats are scraped, series vanish with their event, an exemplar leads from a histogram to the event."""
     sink, scrapes = served
-    story = Story(datetime.now(UTC))
-    not_before = format_datetime(story.now + timedelta(minutes=15), usegmt=True)
+    scenario = EventScenario(datetime.now(UTC))
+    not_before = format_datetime(scenario.now + timedelta(minutes=15), usegmt=True)
     event = {**FREEZE, "EventId": "Grüße-1", "NotBefore": not_before}
     hostile = {**REBOOT, "EventId": 'new\nline "quoted" \\', "NotBefore": not_before}
-    story.read()
-    story.read(event, hostile)
-    sink.publish(story.status())
+    scenario.read()
+    scenario.read(event, hostile)
+    sink.publish(scenario.status())
     with prometheus(tmp_path, scrapes) as server:
         until(lambda: len(server.query(f"{PREFIX}event_info")) == 4)
         assert {target["health"] for target in server.targets()} == {"up"}
@@ -262,10 +262,10 @@ def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str,
         }
         labels = (event["EventId"], 'new\\nline "quoted" \\')
         assert events == {(job, label) for job in ("chosen", "text") for label in labels}
-        for transition in story.transitions:
+        for transition in scenario.transitions:
             sink.observe(EventTransitioned(transition))  # only now, so that Prometheus saw the counter at 0
-        story.read()
-        sink.publish(story.status())
+        scenario.read()
+        sink.publish(scenario.status())
         until(lambda: not server.query(f"{PREFIX}event_info"))
         observed = f'increase({PREFIX}events_observed_total{{event_type="Freeze",event_source="Platform"}}[1m]) > 0'
         until(lambda: len(server.query(observed)) == 2)

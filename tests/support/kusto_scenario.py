@@ -46,7 +46,7 @@ def at(day: int, clock: str, *, month: int = 11) -> datetime:
 
 
 class Member:
-    """One VM of the fleet; `told` are its records so far, as parsed from their JSON."""
+    """One VM of the fleet; `recorded` are its records so far, as parsed from their JSON."""
 
     def __init__(self, name: str, mode: Mode = Mode.DRY_RUN) -> None:
         self.vm = Vm(
@@ -60,7 +60,7 @@ class Member:
             zone="1",
         )
         self.mode = mode
-        self.told: list[dict[str, Any]] = []
+        self.recorded: list[dict[str, Any]] = []
         begin = at(30, "12:00:00", month=10)
         self._watcher = Watcher(State(birth=begin, vm_key=name), wall=begin)
         self._shown: tuple[dict[str, Any], ...] = ()
@@ -69,14 +69,14 @@ class Member:
         """The agent starts."""
         self._go(moment)
         more = {"version": version, "mode": self.mode.value, "rebooted": False}
-        self._tell(
+        self._record(
             self._writer.about_vm(self._watcher.state, RecordKind.AGENT_STARTED, "INFO", "The agent started", more)
         )
 
     def stops(self, moment: datetime) -> None:
         """The agent stops."""
         self._go(moment)
-        self._tell(
+        self._record(
             self._writer.about_vm(self._watcher.state, RecordKind.AGENT_STOPPED, "INFO", "The agent stopped", {})
         )
 
@@ -94,7 +94,7 @@ class Member:
         found = decide(Policy(self.mode), self._watcher.state, context_of(self.vm.name))
         for decision in found:
             if decision.key == folded(event_id):
-                self._tell(self._writer.decision(self._watcher.state, decision))
+                self._record(self._writer.decision(self._watcher.state, decision))
 
     def approves(self, moment: datetime, event_id: str, rule: str) -> None:
         """Azure accepts its approval, at the second attempt."""
@@ -103,11 +103,11 @@ class Member:
         failed = Approval(attempts=1, rule=rule, failures={"timeout": 1})
         state = with_tracked(self._watcher.state, replace(tracked, approval=failed))
         tracked = state.tracked[folded(event_id)]
-        self._tell(self._writer.failed(state, tracked, "timeout", None, "no answer in 5 s"))
+        self._record(self._writer.failed(state, tracked, "timeout", None, "no answer in 5 s"))
         tracked = self._watcher.state.tracked[folded(event_id)]
         approval = Approval(attempts=2, rule=rule, accepted_at=moment)
         state = with_tracked(self._watcher.state, replace(tracked, approval=approval))
-        self._tell(self._writer.accepted(state, state.tracked[folded(event_id)]))
+        self._record(self._writer.accepted(state, state.tracked[folded(event_id)]))
 
     def stands_still(self, moment: datetime, event_id: str, seconds: float) -> None:
         """Notices an interruption while an event is Started."""
@@ -116,9 +116,9 @@ class Member:
         before = tracked.interruptions
         totals = InterruptionTotals(before.count + 1, before.total + seconds, max(before.longest, seconds))
         state = with_tracked(self._watcher.state, replace(tracked, interruptions=totals))
-        told = state.tracked[folded(event_id)]
+        recorded = state.tracked[folded(event_id)]
         step = Interruption(InterruptionKind.CLOCK_STEP, seconds, Instant(moment))
-        self._tell(self._writer.interruption(state, step, told))
+        self._record(self._writer.interruption(state, step, recorded))
 
     @property
     def _writer(self) -> RecordFactory:
@@ -134,11 +134,11 @@ class Member:
     def _read(self, *events: dict[str, Any]) -> None:
         self._shown = events
         for transition in self._watcher.sees(*events, after=0.0):
-            self._tell(self._writer.transition(self._watcher.state, transition))
+            self._record(self._writer.transition(self._watcher.state, transition))
 
-    def _tell(self, told: tuple[State, Record]) -> None:
-        self._watcher.state, record = told
-        self.told.append(json.loads(record.to_json()))
+    def _record(self, recorded: tuple[State, Record]) -> None:
+        self._watcher.state, record = recorded
+        self.recorded.append(json.loads(record.to_json()))
 
 
 def month() -> list[dict[str, Any]]:
@@ -148,11 +148,11 @@ def month() -> list[dict[str, Any]]:
         "web-1": Member("web-1", Mode.ENFORCE),
         "web-2": Member("web-2"),
     }
-    _tell(fleet)
-    return sorted((record for member in fleet.values() for record in member.told), key=lambda found: found["time"])
+    _record(fleet)
+    return sorted((record for member in fleet.values() for record in member.recorded), key=lambda found: found["time"])
 
 
-def _tell(fleet: dict[str, Member]) -> None:
+def _record(fleet: dict[str, Member]) -> None:
     web_0, web_1, web_2 = fleet.values()
     web_0.starts(at(31, "08:00:00", month=10), "0.9.0")
     for member in (web_1, web_2):
@@ -200,11 +200,11 @@ def _tell(fleet: dict[str, Member]) -> None:
 
     freeze = azure_event(LOST, "Freeze", ["web-0"], at(20, "18:15:00"), DurationInSeconds=0)
     web_0.sees(at(20, "18:00:00"), freeze)
-    before = len(web_0.told)
+    before = len(web_0.recorded)
     web_0.sees(at(20, "18:15:00"), as_started(freeze))
     web_0.sees(at(20, "18:16:00"))
-    assert len(web_0.told) == before + 2
-    del web_0.told[-1]
+    assert len(web_0.recorded) == before + 2
+    del web_0.recorded[-1]
     web_0.stops(at(28, "06:00:00"))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exporter.web.connection import Limits
-from tests.support import web_crowd
+from tests.support import connection_flood
 from tests.support.web_target import ASK, METRICS, Pages, is_closed, read_all, send, serving
 
 QUICK = Limits(head_seconds=0.4, exchange_seconds=0.6, idle_seconds=0.6, linger_seconds=0.2)
@@ -28,7 +28,7 @@ def narrow(address: tuple[str, int], first: bytes) -> Iterator[socket.socket]:
     """A client with the buffers of a network, not of loopback."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        web_crowd.narrow(sock)
+        connection_flood.narrow(sock)
         sock.settimeout(30)
         sock.connect(address)
         sock.setblocking(False)

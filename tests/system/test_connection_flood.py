@@ -14,7 +14,7 @@ import bcrypt
 import pytest
 
 from tests.support.certificates import Authority, write
-from tests.support.web_crowd import CONNECTIONS, Crowd, FirstBytes, hosts, scraper
+from tests.support.connection_flood import CONNECTIONS, Crowd, FirstBytes, hosts, scraper
 from tests.support.web_target import ASK, Target, target
 
 pytestmark = pytest.mark.linux("has crowds as on Ethernet by TCP_MAXSEG")

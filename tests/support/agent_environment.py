@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from exporter.agent.app import recorded
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.config.load import policy_values
 from exporter.core.policy import Mode, Policy, Presence
 from exporter.core.records import Record, Storable, Vm, VmIdentity
@@ -26,7 +26,7 @@ from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
 from exporter.errors import Failure
 from exporter.log.log import Log
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import REASONS, MetadataError
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
@@ -113,7 +113,7 @@ class Source:
     polling: Callable[[], None] = lambda: None
     """Called during each poll."""
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> MetadataResponse:
         self.polls.append(self.clock.mono)
         self.polling()
         if isinstance(self.answer, Failure):
@@ -124,7 +124,7 @@ class Source:
         self.failures = 0
         read = self.clock.mono
         self.clock.go(self.takes)
-        return Answer(self.answer, read, 0.01)
+        return MetadataResponse(self.answer, read, 0.01)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -166,16 +166,16 @@ class Disk(Outbox):
         self.takes()
         return done
 
-    def beat(self, seen: datetime) -> None:
+    def save_heartbeat(self, seen: datetime) -> None:
         self._refuse()
-        super().beat(seen)
+        super().save_heartbeat(seen)
 
     def _refuse(self) -> None:
         if self.full():
             raise OutboxUnwritable("full", "no space left on device")
 
 
-class World:
+class AgentEnvironment:
     """One VM with its disk. `restart` ends the process without a word, as a crash does, and begins another."""
 
     def __init__(
@@ -196,17 +196,17 @@ class World:
         self.published = published
         self.clock = Clock()
         self.source = source(self.clock) if source else Source(self.clock)
-        self.who = VmIdentity(vm)
+        self.identity = VmIdentity(vm)
         self.path = path or folder / "outbox.db"
         self.capacity = capacity
-        self.options = Options(
+        self.options = AgentOptions(
             policy=policy or Policy(mode=Mode.ENFORCE),
             poll_interval=poll_interval,
             all_events=all_events,
             version="1.0.0",
             boot_id=boot_id,
         )
-        self.felt: list[Interruption] = []
+        self.observed_interruptions: list[Interruption] = []
         """What the observer has noticed."""
         self.ending: list[tuple[InterruptionKind, float]] = []
         """What it will notice when it is asked: it ended only now."""
@@ -237,7 +237,7 @@ class World:
         self.log = log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         environment = Environment(
             clock=self.clock.instant,
-            identity=lambda: self.who,
+            identity=lambda: self.identity,
             check_files=self._check_files,
             interruptions=self._interruptions,
             record_document=lambda body, _read: self.kept.append(body),
@@ -249,7 +249,7 @@ class World:
         if self.recording is not None:
             interval, policy = self.options.poll_interval, policy_values(self.options.policy)
             self.recorder = recorder = Recorder(
-                self.recording, 64 << 20, 1, log=log, identity=lambda: self.who, poll_interval=interval
+                self.recording, 64 << 20, 1, log=log, identity=lambda: self.identity, poll_interval=interval
             )
             recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
             environment = recorded(environment, recorder)
@@ -278,7 +278,7 @@ class World:
         self.outbox.close()
         self.start()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> AgentEnvironment:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -297,8 +297,8 @@ class World:
     def _interruptions(self) -> Sequence[Interruption]:
         for kind, seconds in self.ending:
             self.clock.go(NOTICING_SECONDS)
-            self.felt.append(Interruption(kind, seconds, self.clock.instant()))
-        found, self.felt, self.ending = self.felt, [], []
+            self.observed_interruptions.append(Interruption(kind, seconds, self.clock.instant()))
+        found, self.observed_interruptions, self.ending = self.observed_interruptions, [], []
         return found
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:

@@ -15,7 +15,7 @@ from exporter.log.log import Log
 from exporter.outbox.store import Outbox
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.sinks.reasons import REASONS
-from tests.support.agent_world import Clock
+from tests.support.agent_environment import Clock
 from tests.support.eventhubs_target import a_record
 from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
@@ -100,7 +100,7 @@ class Line:
         return value(self.sink, "destination_records_sent_total", destination=self.name) or 0.0
 
 
-def stories(events: int = 2, each: int = 3) -> list[Record]:
+def scenarios(events: int = 2, each: int = 3) -> list[Record]:
     """Records of several events, interleaved as they come."""
     return [
         a_record(step * 10 + number, subject=f"event-{number}")

@@ -73,7 +73,7 @@ def step_of(target: dict[str, Any], span: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DashboardsEnvironment:
     """A Prometheus with the scrapes of all scenarios. `end` is their end, in seconds since the epoch."""
 
     http: httpx.Client
@@ -172,7 +172,7 @@ ROUNDS: Final = 2
 
 
 @contextmanager
-def world(folder: Path) -> Iterator[World]:
+def environment(folder: Path) -> Iterator[DashboardsEnvironment]:
     """Provide a real Prometheus with all scenarios, and the results of the rules at the end of the scenarios.
 
     Nothing depends on the clock of this machine: the scenarios end at a fixed time, the queries of the rules contain
@@ -185,14 +185,14 @@ def world(folder: Path) -> Iterator[World]:
         prometheus(folder, [], receives=True) as daemon,
         httpx.Client(base_url=daemon.url, timeout=120) as client,
     ):
-        found, at = _evaluated(World(client, end, end, [], []), groups)
+        found, at = _evaluated(DashboardsEnvironment(client, end, end, [], []), groups)
         active, shown = _rendered(groups, found, folder / "texts")
         states = ({**one["labels"], "__name__": "ALERTS", "alertstate": one["state"]} for one in active)
         write(client, [(labels, 1.0, at) for labels in states])
-        yield World(client, end, at, active, shown)
+        yield DashboardsEnvironment(client, end, at, active, shown)
 
 
-def _evaluated(lived: World, groups: list[dict[str, Any]]) -> tuple[dict[str, list[Series]], float]:
+def _evaluated(lived: DashboardsEnvironment, groups: list[dict[str, Any]]) -> tuple[dict[str, list[Series]], float]:
     """Return the result of each alert by name, and its time. Recorded series are written to `lived`."""
     rules = [rule for group in groups for rule in group["rules"]]
     for _ in range(ROUNDS):

@@ -59,7 +59,7 @@ class Lists(Struct, frozen=True):
     user: Callable[[], str] = access.current_user
 
 
-class World(Struct, frozen=True):
+class ServiceEnvironment(Struct, frozen=True):
     """The machine and this process."""
 
     platform: str = sys.platform

@@ -12,15 +12,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from exporter.commands.service.command import add_arguments
-from exporter.commands.service.world import Lists, World
+from exporter.commands.service.environment import Lists, ServiceEnvironment
 from exporter.config.command_line import FlagParser
 from exporter.windows.access import ADMINISTRATORS, AccessList, Ace, Entry
 from exporter.windows.service_manager import (
     ACCESS_DENIED,
     ServiceDefinition,
     ServiceManagerError,
+    ServiceState,
     ServiceStatus,
-    State,
     command_line,
     sentence_of,
 )
@@ -34,8 +34,14 @@ class FakeManager:
 
     services: dict[str, ServiceDefinition] = field(default_factory=dict)
     statuses: dict[str, ServiceStatus] = field(default_factory=dict)
-    after_start: Sequence[ServiceStatus] = (ServiceStatus(State.START_PENDING), ServiceStatus(State.RUNNING))
-    after_stop: Sequence[ServiceStatus] = (ServiceStatus(State.STOP_PENDING), ServiceStatus(State.STOPPED))
+    after_start: Sequence[ServiceStatus] = (
+        ServiceStatus(ServiceState.START_PENDING),
+        ServiceStatus(ServiceState.RUNNING),
+    )
+    after_stop: Sequence[ServiceStatus] = (
+        ServiceStatus(ServiceState.STOP_PENDING),
+        ServiceStatus(ServiceState.STOPPED),
+    )
     lacks: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     on_start: Callable[[], None] = lambda: None
@@ -52,7 +58,7 @@ class FakeManager:
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         self.asked.append("define")
         self.services[definition.name] = definition
-        self.statuses.setdefault(definition.name, ServiceStatus(State.STOPPED))
+        self.statuses.setdefault(definition.name, ServiceStatus(ServiceState.STOPPED))
         return self.lacks
 
     def start(self, name: str) -> None:
@@ -107,7 +113,7 @@ class Clock:
 
 
 class FakeWindows:
-    """A `World`, and what was done to it. `folder` is its ProgramData."""
+    """A `ServiceEnvironment`, and what was done to it. `folder` is its ProgramData."""
 
     def __init__(self, folder: Path, *, administrator: bool = True) -> None:
         self.manager, self.access, self.clock = FakeManager(), FakeLists(), Clock()
@@ -116,7 +122,7 @@ class FakeWindows:
         self.reports: list[tuple[str, int, str]] = []
         self.variables: Mapping[str, str] = {}
         self.data = folder / "data"
-        self.world = World(
+        self.environment = ServiceEnvironment(
             platform="win32",
             environ={},
             service_environment=lambda _: self.variables,
@@ -136,9 +142,9 @@ class FakeWindows:
             raise ServiceManagerError(ACCESS_DENIED, sentence_of(ACCESS_DENIED, "the service manager", ""))
         yield self.manager
 
-    def session(self, **environ: str) -> World:
+    def session(self, **environ: str) -> ServiceEnvironment:
         """The same world with these variables of the session."""
-        return replace(self.world, environ=environ)
+        return replace(self.environment, environ=environ)
 
     def arguments(self, *words: str) -> argparse.Namespace:
         """The arguments of `service` with `words`, in this world's folder."""

@@ -24,21 +24,21 @@ from typing import Any, Final
 from exporter.agent.delivery import Delivery
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, VmIdentity
 from exporter.log.log import Log
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
 from exporter.sinks.prometheus.sink import PrometheusSink
-from tests.support.agent_world import DESTINATIONS, START, VM, Clock, document, event, started
+from tests.support.agent_environment import DESTINATIONS, START, VM, Clock, document, event, started
 
 MOST_LIVES: Final = 40
 MOST_TURNS: Final = 300
 A, C, D = "AAAA-1", "CCCC-3", "DDDD-4"
 _A, _C = event(A), event(C, "Redeploy", EventSource="Platform")
-STORY: Final[Sequence[bytes | None]] = (
+SCENARIO: Final[Sequence[bytes | None]] = (
     document(1),
     document(2, _A, _C),
     document(3, started(_A), _C),
@@ -120,11 +120,11 @@ class Source:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files, self._clock = files, clock
 
-    def fetch(self) -> Answer:
-        body = STORY[int(self._files.number("position", 0))]
+    def fetch(self) -> MetadataResponse:
+        body = SCENARIO[int(self._files.number("position", 0))]
         if body is None:
             raise MetadataError("timeout", "no answer")
-        return Answer(body, self._clock.mono, 0.01)
+        return MetadataResponse(body, self._clock.mono, 0.01)
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
@@ -175,7 +175,9 @@ def life(folder: Path, kill_at: int) -> None:
     )
     environment = Environment(clock=clock.instant, identity=lambda: VmIdentity(VM), check_files=check_files)
     log = Log(None)
-    agent = Agent(Options(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, environment=environment)
+    agent = Agent(
+        AgentOptions(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, environment=environment
+    )
     deliveries = [
         Delivery(
             killer.around(Destination(name, files), "send"),
@@ -207,17 +209,17 @@ def _moved_on(files: Files, clock: Clock, began: float) -> bool:
     files.keep(f"since-{position}", since)
     if position in APPROVED and APPROVED[position] not in {post[0] for post in files.all("posts")}:
         return False
-    if STORY[position] is None and clock.wall - max(since, began) < 12:
+    if SCENARIO[position] is None and clock.wall - max(since, began) < 12:
         return False  # an outage counts from when a process first saw it
     if position in APPROVED and clock.wall - since < 8:
         return False  # time for a second POST, should there be one
-    if position == len(STORY) - 1:
+    if position == len(SCENARIO) - 1:
         return clock.wall - since > 12
     files.keep("position", position + 1)
     return False
 
 
-def story(kills: Sequence[int]) -> dict[str, Any]:
+def scenario(kills: Sequence[int]) -> dict[str, Any]:
     """Life after life, each killed at its boundary; the last ones live on. Answers what reached the outside."""
     with tempfile.TemporaryDirectory(prefix="azse-crash-") as name:
         folder = Path(name)
@@ -251,4 +253,4 @@ def _lived(folder: Path, kill_at: int) -> int:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(story(json.loads(line)["kills"])), flush=True)
+        print(json.dumps(scenario(json.loads(line)["kills"])), flush=True)

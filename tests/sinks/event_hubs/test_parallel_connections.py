@@ -14,7 +14,7 @@ from exporter.core.records import Record
 from exporter.errors import Failure, Retryable
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.sink import LANES, WIDEN_AFTER, WIDEN_SECONDS, EventHubsDestination
-from tests.support.delivery_world import Line, in_order
+from tests.support.delivery_environment import Line, in_order
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_target import a_record, at_once, destination, refused
 

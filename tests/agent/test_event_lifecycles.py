@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.engine import ReplayEngine, ReplayOptions
 from exporter.commands.replay.inputs import read_input, replay_plans
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.text.timeline import record_lines
-from tests.support.agent_world import FREEZE, NAME, REBOOT, VM, World, document, event, policy, started
+from tests.support.agent_environment import FREEZE, NAME, REBOOT, VM, AgentEnvironment, document, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
 OTHER: Final = "web-2"
@@ -35,33 +35,33 @@ SCHEMA: Final = json.loads(
 )
 
 
-def told(world: World, event_id: str = REBOOT) -> list[str]:
+def recorded(environment: AgentEnvironment, event_id: str = REBOOT) -> list[str]:
     """The transitions of one event that were published."""
     kinds = (*FIRST, "updated", *CLOSING)
-    return [found.kind for found in world.records(*kinds) if found.subject.casefold() == event_id.casefold()]
+    return [found.kind for found in environment.records(*kinds) if found.subject.casefold() == event_id.casefold()]
 
 
-def counted(world: World, name: str) -> float:
+def counted(environment: AgentEnvironment, name: str) -> float:
     """All that a counter has counted, whatever its labels."""
     prefix = f"azure_scheduled_events_{name}{{"
-    lines = world.sink.render(openmetrics=False)[1].decode().splitlines()
+    lines = environment.sink.render(openmetrics=False)[1].decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
 
 
-def counts(world: World) -> tuple[float, float, float]:
+def counts(environment: AgentEnvironment) -> tuple[float, float, float]:
     return (
-        counted(world, "events_observed_total"),
-        counted(world, "events_started_total"),
-        counted(world, "events_closed_total"),
+        counted(environment, "events_observed_total"),
+        counted(environment, "events_started_total"),
+        counted(environment, "events_closed_total"),
     )
 
 
-def has_series(world: World) -> bool:
-    return "azure_scheduled_events_event_info{" in world.sink.render(openmetrics=False)[1].decode()
+def has_series(environment: AgentEnvironment) -> bool:
+    return "azure_scheduled_events_event_info{" in environment.sink.render(openmetrics=False)[1].decode()
 
 
-def only(world: World, kind: str) -> Record:
-    (found,) = world.records(kind)
+def only(environment: AgentEnvironment, kind: str) -> Record:
+    (found,) = environment.records(kind)
     jsonschema.validate(json.loads(found.to_json()), SCHEMA)
     return found
 
@@ -71,83 +71,83 @@ def only(world: World, kind: str) -> Record:
 
 def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_end(tmp_path: Path) -> None:
     """Known at last not to be ours, it is over for us at once; what it does afterwards is not told."""
-    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE)), 3)
-        assert told(world) == told(world, FREEZE) == ["scheduled"]
-        world.who = VmIdentity(VM)
-        world.live(3)
-        assert told(world) == ["scheduled", "ended"]
-        ended = only(world, "ended")
+    with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE)), 3)
+        assert recorded(environment) == recorded(environment, FREEZE) == ["scheduled"]
+        environment.identity = VmIdentity(VM)
+        environment.live(3)
+        assert recorded(environment) == ["scheduled", "ended"]
+        ended = only(environment, "ended")
         assert ended.data["unseen"] == ["not-this-vm"]
         assert ended.data["summary"]["unseen"] == ["not-this-vm"]
         assert ended.data["summary"]["outcome"] == "ended"
         assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM"
         assert ended.severity == "INFO"
-        world.see(document(3, started(event(REBOOT, "Reboot", OTHER)), event(FREEZE)), 2)
-        world.see(document(4, event(FREEZE)), 2)
-        assert told(world) == ["scheduled", "ended"]
-        assert told(world, FREEZE) == ["scheduled"]
-        world.see(document(5), 2)
-        assert told(world, FREEZE) == ["scheduled", "canceled"]
+        environment.see(document(3, started(event(REBOOT, "Reboot", OTHER)), event(FREEZE)), 2)
+        environment.see(document(4, event(FREEZE)), 2)
+        assert recorded(environment) == ["scheduled", "ended"]
+        assert recorded(environment, FREEZE) == ["scheduled"]
+        environment.see(document(5), 2)
+        assert recorded(environment, FREEZE) == ["scheduled", "canceled"]
 
 
 def test_nothing_is_counted_or_has_series_while_the_name_is_unknown(tmp_path: Path) -> None:
     """What then turns out to be ours is counted once at each end, with the notice of its first sight."""
-    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
-        world.live(2)
-        world.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE, "Freeze")), 2)
-        world.see(document(3, event(REBOOT, "Reboot", OTHER), started(event(FREEZE, "Freeze"))), 2)
-        assert counts(world) == (0, 0, 0)
-        assert not has_series(world)
-        assert world.value("events", event_type="Freeze", event_status="Started") == 0
-        world.who = VmIdentity(VM)
-        world.live(2)
-        assert counts(world) == (1, 1, 0)
-        assert has_series(world)
-        assert world.value("events", event_type="Freeze", event_status="Started") == 1
-        assert world.value("notice_seconds_count", event_type="Freeze") == 1
-        world.see(document(4), 2)
-        assert counts(world) == (1, 1, 1)
+    with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
+        environment.live(2)
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE, "Freeze")), 2)
+        environment.see(document(3, event(REBOOT, "Reboot", OTHER), started(event(FREEZE, "Freeze"))), 2)
+        assert counts(environment) == (0, 0, 0)
+        assert not has_series(environment)
+        assert environment.value("events", event_type="Freeze", event_status="Started") == 0
+        environment.identity = VmIdentity(VM)
+        environment.live(2)
+        assert counts(environment) == (1, 1, 0)
+        assert has_series(environment)
+        assert environment.value("events", event_type="Freeze", event_status="Started") == 1
+        assert environment.value("notice_seconds_count", event_type="Freeze") == 1
+        environment.see(document(4), 2)
+        assert counts(environment) == (1, 1, 1)
 
 
 def test_an_event_that_came_and_went_before_the_name_was_known_is_told_and_not_counted(tmp_path: Path) -> None:
     """Nobody can know any more whose it was."""
-    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
-        world.see(document(3), 2)
-        world.who = VmIdentity(VM)
-        world.live(2)
-        assert told(world) == ["scheduled", "canceled"]
-        assert counts(world) == (0, 0, 0)
+    with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
+        environment.see(document(3), 2)
+        environment.identity = VmIdentity(VM)
+        environment.live(2)
+        assert recorded(environment) == ["scheduled", "canceled"]
+        assert counts(environment) == (0, 0, 0)
 
 
 def test_it_ends_also_where_the_name_becomes_known_in_the_next_life(tmp_path: Path) -> None:
     """Across a restart, with the document unchanged, and with the evidence there is."""
-    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
-        world.who = VmIdentity(VM)
-        world.restart(boot_id="boot-2")
-        world.live(3)
-        assert told(world) == ["scheduled", "ended"]
-        ended = only(world, "ended")
+    with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
+        environment.identity = VmIdentity(VM)
+        environment.restart(boot_id="boot-2")
+        environment.live(3)
+        assert recorded(environment) == ["scheduled", "ended"]
+        ended = only(environment, "ended")
         assert ended.data["unseen"] == ["restart", "not-this-vm"]
         assert ended.data["evidence"] == {"rebooted": True}
-        world.restart()
-        world.see(document(3), 3)
-        assert told(world) == ["scheduled", "ended"]
+        environment.restart()
+        environment.see(document(3), 3)
+        assert recorded(environment) == ["scheduled", "ended"]
 
 
 def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_again(tmp_path: Path) -> None:
     """A restart whose identity takes its time announces no neighbour's event; a new one may be ours, and is told."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
-        world.who = VmIdentity()
-        world.restart()
-        world.see(document(3, event(REBOOT, "Reboot", OTHER, Description="b"), event(FREEZE, "Freeze", OTHER)), 3)
-        assert (told(world), told(world, FREEZE)) == ([], ["scheduled"])
-        world.who = VmIdentity(VM)
-        world.live(2)
-        assert (told(world), told(world, FREEZE)) == ([], ["scheduled", "ended"])
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
+        environment.identity = VmIdentity()
+        environment.restart()
+        environment.see(document(3, event(REBOOT, "Reboot", OTHER, Description="b"), event(FREEZE, "Freeze", OTHER)), 3)
+        assert (recorded(environment), recorded(environment, FREEZE)) == ([], ["scheduled"])
+        environment.identity = VmIdentity(VM)
+        environment.live(2)
+        assert (recorded(environment), recorded(environment, FREEZE)) == ([], ["scheduled", "ended"])
 
 
 # -- Resources change
@@ -155,42 +155,42 @@ def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_aga
 
 def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) -> None:
     """Its notice, its summary and its turn to approve count from then; it is marked as joined."""
-    with World(tmp_path, policy(takeover_after=20.0)) as world:
-        world.live(2)
-        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 100)
-        assert told(world) == []
-        world.see(document(3, event(REBOOT, "Reboot", OTHER, NAME)), 15)
-        joined = only(world, "scheduled")
+    with AgentEnvironment(tmp_path, policy(takeover_after=20.0)) as environment:
+        environment.live(2)
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 100)
+        assert recorded(environment) == []
+        environment.see(document(3, event(REBOOT, "Reboot", OTHER, NAME)), 15)
+        joined = only(environment, "scheduled")
         assert joined.data["joined"] is True
         assert joined.data["seen_before"] == "unbroken"
         assert joined.data["notice_seconds"] == pytest.approx(900 - 102, abs=2)
         assert joined.data["message"].endswith("(it was there before, without this VM)")
-        assert counts(world) == (1, 0, 0)
-        assert world.value("notice_seconds_sum", event_type="Reboot") == pytest.approx(900 - 102, abs=2)
-        assert world.value("event_first_seen_timestamp_seconds", event_id=REBOOT) == joined.time.timestamp()
-        assert world.source.posts == []
-        world.live(10)
-        assert len(world.source.posts) == 1
-        world.see(document(4, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
-        world.see(document(5), 2)
-        assert told(world) == ["scheduled", "started", "completed"]
-        assert counts(world) == (1, 1, 1)
-        summary = only(world, "completed").data["summary"]
+        assert counts(environment) == (1, 0, 0)
+        assert environment.value("notice_seconds_sum", event_type="Reboot") == pytest.approx(900 - 102, abs=2)
+        assert environment.value("event_first_seen_timestamp_seconds", event_id=REBOOT) == joined.time.timestamp()
+        assert environment.source.posts == []
+        environment.live(10)
+        assert len(environment.source.posts) == 1
+        environment.see(document(4, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
+        environment.see(document(5), 2)
+        assert recorded(environment) == ["scheduled", "started", "completed"]
+        assert counts(environment) == (1, 1, 1)
+        summary = only(environment, "completed").data["summary"]
         assert summary["first_seen"] == json.loads(joined.to_json())["time"]
 
 
 def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Path) -> None:
     """It is told and counted as one first seen Started."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, started(event(REBOOT, "Reboot", OTHER))), 30)
-        world.see(document(3, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
-        joined = only(world, "started")
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, started(event(REBOOT, "Reboot", OTHER))), 30)
+        environment.see(document(3, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
+        joined = only(environment, "started")
         assert joined.data["joined"] is True
-        assert counts(world) == (1, 1, 0)
-        world.see(document(4), 2)
-        assert told(world) == ["started", "completed"]
-        assert only(world, "completed").data["summary"]["started_duration_seconds"] == 2
-        assert counts(world) == (1, 1, 1)
+        assert counts(environment) == (1, 1, 0)
+        environment.see(document(4), 2)
+        assert recorded(environment) == ["started", "completed"]
+        assert only(environment, "completed").data["summary"]["started_duration_seconds"] == 2
+        assert counts(environment) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -200,39 +200,39 @@ def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, be
     if begun:
         mine, theirs = started(mine), started(theirs)
     first = "started" if begun else "scheduled"
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, mine), 2)
-        world.see(document(3, theirs), 2)
-        ended = only(world, "ended")
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, mine), 2)
+        environment.see(document(3, theirs), 2)
+        ended = only(environment, "ended")
         assert ended.data["unseen"] == ["not-this-vm"]
         assert ended.data["changed"] == {"Resources": {"from": [OTHER, NAME], "to": [OTHER]}}
         assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM any more"
         assert any("goes on without this one" in line for line in record_lines(ended))
-        assert counts(world) == (1, begun, 1)
-        assert not has_series(world)
-        world.see(document(4, {**theirs, "Description": "b"}), 2)
-        world.see(document(5, mine), 2)
-        world.see(document(6), 2)
+        assert counts(environment) == (1, begun, 1)
+        assert not has_series(environment)
+        environment.see(document(4, {**theirs, "Description": "b"}), 2)
+        environment.see(document(5, mine), 2)
+        environment.see(document(6), 2)
         end = "completed" if begun else "canceled"
-        assert told(world) == [first, "ended", first, end]
-        assert [record.data.get("joined") for record in world.records(first)] == [None, True]
-        ids = [record.id for record in world.records()]
+        assert recorded(environment) == [first, "ended", first, end]
+        assert [record.data.get("joined") for record in environment.records(first)] == [None, True]
+        ids = [record.id for record in environment.records()]
         assert len(ids) == len(set(ids))
-        assert counts(world) == (2, 2 * begun, 2)
-        assert world.value("events_closed_total", event_type="Reboot", outcome="ended") == 1
+        assert counts(environment) == (2, 2 * begun, 2)
+        assert environment.value("events_closed_total", event_type="Reboot", outcome="ended") == 1
 
 
 @pytest.mark.parametrize(("last", "end"), [([NAME], "canceled"), ([OTHER], "ended")])
 def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path, last: list[str], end: str) -> None:
     """It is ours until it is known not to be, also in its series."""
-    with World(tmp_path, policy("dry-run")) as world:
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         for number, resources in enumerate([[NAME], NAME, last], start=2):
-            world.see(document(number, event(Resources=resources)), 2)
-            assert (world.value("events_observed_total", event_type="Reboot", event_source="User")) == 1
-            assert has_series(world) == (resources in ([NAME], NAME))
-        world.see(document(5), 2)
-        assert [kind for kind in told(world) if kind != "updated"] == ["scheduled", end]
-        assert counts(world) == (1, 0, 1)
+            environment.see(document(number, event(Resources=resources)), 2)
+            assert (environment.value("events_observed_total", event_type="Reboot", event_source="User")) == 1
+            assert has_series(environment) == (resources in ([NAME], NAME))
+        environment.see(document(5), 2)
+        assert [kind for kind in recorded(environment) if kind != "updated"] == ["scheduled", end]
+        assert counts(environment) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("began", [event(), started(event())], ids=["Scheduled", "Started"])
@@ -241,112 +241,120 @@ def test_what_is_recorded_and_counted_goes_by_the_last_known_type_and_names(
 ) -> None:
     """Until its end, in a life of the process that never read them itself."""
     unread = {**began, "EventType": None, "Resources": None}
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, began), 2)
-        world.see(document(3, unread), 2)
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, began), 2)
+        environment.see(document(3, unread), 2)
         words = {"event_type": "Reboot", "event_source": "User", "resource_type": "VirtualMachine"}
-        assert world.value("event_info", event_id=REBOOT, **words) == 1
-        updated = only(world, "updated")
+        assert environment.value("event_info", event_id=REBOOT, **words) == 1
+        updated = only(environment, "updated")
         assert (updated.data["affects_self"], updated.severity) == (True, "WARN")
         assert updated.data["event"] == unread
         if began["EventStatus"] == "Scheduled":
-            decided = world.records("approval.decided")[-1]
+            decided = environment.records("approval.decided")[-1]
             assert decided.data["message"].startswith(f"Held Reboot {REBOOT}: ")
             labels = {"event_type": "Reboot", "decision": "hold", "reason": "malformed", "rule": ""}
-            assert world.value("approval_decisions_total", **labels) == 1
-        world.restart()
-        world.see(document(4, {**unread, "Description": "b"}), 2)
-        world.felt.append(Interruption(InterruptionKind.CLOCK_STEP, 2.0, world.clock.instant()))
-        world.see(document(5), 2)
-        (closed,) = world.records(*CLOSING)
+            assert environment.value("approval_decisions_total", **labels) == 1
+        environment.restart()
+        environment.see(document(4, {**unread, "Description": "b"}), 2)
+        environment.observed_interruptions.append(
+            Interruption(InterruptionKind.CLOCK_STEP, 2.0, environment.clock.instant())
+        )
+        environment.see(document(5), 2)
+        (closed,) = environment.records(*CLOSING)
         assert closed.data["message"].startswith("Reboot of this VM ")
         assert closed.data["affects_self"] is True
         assert closed.data["summary"]["documented_minimum_notice_seconds"] == 900
         assert closed.data["summary"]["interruptions_observed"] == (began["EventStatus"] == "Started")
-        assert world.value("events_closed_total", event_type="Reboot", outcome=closed.kind) == 1
+        assert environment.value("events_closed_total", event_type="Reboot", outcome=closed.kind) == 1
 
 
 def test_what_had_started_and_joins_again_is_started_since_then(tmp_path: Path) -> None:
     """It never left the document, which shows it as Scheduled now."""
-    with World(tmp_path, policy("dry-run")) as world:
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         for number, shown in enumerate(
             [event(), started(event()), started(event(REBOOT, "Reboot", OTHER)), event()], 2
         ):
-            world.see(document(number, shown), 2)
-        assert world.value("events", event_type="Reboot", event_status="Started") == 1
-        since = world.value("event_started_timestamp_seconds", event_id=REBOOT)
-        assert since == world.value("event_first_seen_timestamp_seconds", event_id=REBOOT)
+            environment.see(document(number, shown), 2)
+        assert environment.value("events", event_type="Reboot", event_status="Started") == 1
+        since = environment.value("event_started_timestamp_seconds", event_id=REBOOT)
+        assert since == environment.value("event_first_seen_timestamp_seconds", event_id=REBOOT)
         assert since is not None
 
 
 def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
     """A configured name was corrected: the events of the old one are over, those of the new one are joined."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, event(REBOOT), event(FREEZE, "Freeze", OTHER)), 2)
-        world.who = VmIdentity(Vm(name=OTHER, id=VM.id))
-        world.restart()
-        world.live(3)
-        assert (told(world), told(world, FREEZE)) == (["scheduled", "ended"], ["scheduled"])
-        assert only(world, "ended").subject == REBOOT
-        assert [record.data.get("joined") for record in world.records("scheduled")] == [None, True]
-        assert counts(world) == (1, 0, 1)
-        world.see(document(3), 2)
-        assert (told(world), told(world, FREEZE)) == (["scheduled", "ended"], ["scheduled", "canceled"])
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, event(REBOOT), event(FREEZE, "Freeze", OTHER)), 2)
+        environment.identity = VmIdentity(Vm(name=OTHER, id=VM.id))
+        environment.restart()
+        environment.live(3)
+        assert (recorded(environment), recorded(environment, FREEZE)) == (["scheduled", "ended"], ["scheduled"])
+        assert only(environment, "ended").subject == REBOOT
+        assert [record.data.get("joined") for record in environment.records("scheduled")] == [None, True]
+        assert counts(environment) == (1, 0, 1)
+        environment.see(document(3), 2)
+        assert (recorded(environment), recorded(environment, FREEZE)) == (
+            ["scheduled", "ended"],
+            ["scheduled", "canceled"],
+        )
 
 
 def test_a_witness_goes_on_telling_and_counts_what_is_its_own(tmp_path: Path) -> None:
     """With all events published, Resources that change are an update; this VM's own counters begin and end with it."""
-    with World(tmp_path, policy("dry-run"), all_events=True) as world:
+    with AgentEnvironment(tmp_path, policy("dry-run"), all_events=True) as environment:
         for number, names in enumerate([[OTHER], [OTHER, NAME], [OTHER]], start=2):
-            world.see(document(number, event(REBOOT, "Reboot", *names)), 2)
-        assert counts(world) == (1, 0, 1)
-        world.see(document(5), 2)
-        assert told(world) == ["scheduled", "updated", "updated", "canceled"]
-        assert counts(world) == (1, 0, 1)
+            environment.see(document(number, event(REBOOT, "Reboot", *names)), 2)
+        assert counts(environment) == (1, 0, 1)
+        environment.see(document(5), 2)
+        assert recorded(environment) == ["scheduled", "updated", "updated", "canceled"]
+        assert counts(environment) == (1, 0, 1)
 
 
 def test_a_scope_that_is_changed_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
     """A witness that after a restart tells its own events alone ends the others, and begins them when one again."""
-    with World(tmp_path, policy("dry-run"), all_events=True) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
+    with AgentEnvironment(tmp_path, policy("dry-run"), all_events=True) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
         for all_events in (False, True):
-            world.options = replace(world.options, all_events=all_events)
-            world.restart()
-            world.live(3)
-        assert told(world) == ["scheduled", "ended", "scheduled"]
-        assert [record.data.get("joined") for record in world.records("scheduled")] == [None, None]
-        assert counts(world) == (0, 0, 0)
+            environment.options = replace(environment.options, all_events=all_events)
+            environment.restart()
+            environment.live(3)
+        assert recorded(environment) == ["scheduled", "ended", "scheduled"]
+        assert [record.data.get("joined") for record in environment.records("scheduled")] == [None, None]
+        assert counts(environment) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("names", [[OTHER], [OTHER, NAME]])
 def test_a_status_that_is_not_understood_ends_as_it_began(tmp_path: Path, names: list[str]) -> None:
     """It is told by its rejection and counted at its end, where it is ours, and not at all where it is not."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, event(REBOOT, "Reboot", *names, EventStatus="Paused")), 2)
-        world.see(document(3), 2)
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", *names, EventStatus="Paused")), 2)
+        environment.see(document(3), 2)
         ours = NAME in names
-        assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"] * ours
-        assert counts(world) == (ours, 0, ours)
+        assert [found.kind for found in environment.records("event.rejected", *CLOSING)] == [
+            "event.rejected",
+            "ended",
+        ] * ours
+        assert counts(environment) == (ours, 0, ours)
 
 
 def test_a_status_that_is_not_understood_is_counted_at_both_ends_when_it_leaves(tmp_path: Path) -> None:
     """Also where it becomes clear just then."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, event(REBOOT, "Reboot", NAME, EventStatus="Paused")), 2)
-        assert counts(world) == (0, 0, 0)
-        world.see(document(3, event(REBOOT, "Reboot", OTHER)), 2)
-        assert counts(world) == (1, 0, 1)
-        assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"]
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", NAME, EventStatus="Paused")), 2)
+        assert counts(environment) == (0, 0, 0)
+        environment.see(document(3, event(REBOOT, "Reboot", OTHER)), 2)
+        assert counts(environment) == (1, 0, 1)
+        assert [found.kind for found in environment.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"]
 
 
 def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp_path: Path) -> None:
     """Nobody was told before."""
-    with World(tmp_path, policy("dry-run")) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER, NotBefore="soon")), 2)
-        assert world.records("event.rejected") == []
-        world.see(document(3, event(REBOOT, "Reboot", NAME, NotBefore="soon")), 2)
-        assert only(world, "event.rejected").data["fault"] == "NotBefore"
-        assert told(world) == ["scheduled"]
+    with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", OTHER, NotBefore="soon")), 2)
+        assert environment.records("event.rejected") == []
+        environment.see(document(3, event(REBOOT, "Reboot", NAME, NotBefore="soon")), 2)
+        assert only(environment, "event.rejected").data["fault"] == "NotBefore"
+        assert recorded(environment) == ["scheduled"]
 
 
 # -- a disk that comes late
@@ -357,19 +365,19 @@ def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp
 def test_what_the_late_disk_told_to_begin_is_told_to_end(tmp_path: Path, after: str, gone: bool) -> None:
     """Also where the life without it knew better from its first sight, and would have told nothing."""
     folder, away = tmp_path / "state", tmp_path / "away"
-    with World(tmp_path, policy("dry-run"), path=folder / "outbox.db") as world:
-        world.see(document(2, event(REBOOT, "Reboot", NAME, OTHER)), 2)
+    with AgentEnvironment(tmp_path, policy("dry-run"), path=folder / "outbox.db") as environment:
+        environment.see(document(2, event(REBOOT, "Reboot", NAME, OTHER)), 2)
         folder.rename(away)
         folder.write_text("no folder")
-        world.restart()
-        world.see(document(3, event(REBOOT, "Reboot", after)), 3)
+        environment.restart()
+        environment.see(document(3, event(REBOOT, "Reboot", after)), 3)
         if gone:
-            world.see(document(4), 3)
+            environment.see(document(4), 3)
         folder.unlink()
         away.rename(folder)
-        world.live(3)
-        world.see(document(5), 3)
-        kinds = [kind for kind in told(world) if kind != "updated"]
+        environment.live(3)
+        environment.see(document(5), 3)
+        kinds = [kind for kind in recorded(environment) if kind != "updated"]
         assert kinds[:1] == ["scheduled"]
         assert len(kinds) == 2
         assert kinds[1] in CLOSING
@@ -381,19 +389,19 @@ def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, l
     """Whatever it had gone through, in this life or in one before, and whatever was seen of it without the disk."""
     folder, away = tmp_path / "state", tmp_path / "away"
     both = {"Scheduled": event(), "Started": started(event())}
-    with World(tmp_path, policy("dry-run"), path=folder / "outbox.db") as world:
+    with AgentEnvironment(tmp_path, policy("dry-run"), path=folder / "outbox.db") as environment:
         shown = [[both["Scheduled"]], [], [both["Started"]], [both[last]]]
         for number, items in enumerate(shown, start=2):
-            world.see(document(number, *items), 2)
+            environment.see(document(number, *items), 2)
         folder.rename(away)
         folder.write_text("no folder")
-        world.restart()
-        world.see(document(6, both[then]), 3)
+        environment.restart()
+        environment.see(document(6, both[then]), 3)
         folder.unlink()
         away.rename(folder)
-        world.live(3)
-        world.see(document(7), 3)
-        kinds = [kind for kind in told(world) if kind != "updated"]
+        environment.live(3)
+        environment.see(document(7), 3)
+        kinds = [kind for kind in recorded(environment) if kind != "updated"]
         assert kinds[:3] == ["scheduled", "canceled", "started"]
         assert kinds[3:-1] == (["started"] if (last, then) == ("Scheduled", "Started") else [])
         assert kinds[-1] in CLOSING
@@ -402,12 +410,15 @@ def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, l
 # -- replay tells what the agent told
 
 
-def replayed(world: World, *, all_events: bool = False) -> list[Record]:
-    assert world.recording is not None
-    world.close_recording()
-    (play,) = replay_plans([read_input(str(world.recording), None)], 1.0, world.clock.utc())
-    options = Options(
-        world.options.policy, 1.0, lambda _, paths, __: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
+def replayed(environment: AgentEnvironment, *, all_events: bool = False) -> list[Record]:
+    assert environment.recording is not None
+    environment.close_recording()
+    (play,) = replay_plans([read_input(str(environment.recording), None)], 1.0, environment.clock.utc())
+    options = ReplayOptions(
+        environment.options.policy,
+        1.0,
+        lambda _, paths, __: dict.fromkeys(paths, Presence.ABSENT),
+        all_events=all_events,
     )
     return list(ReplayEngine(play, options).run())
 
@@ -445,44 +456,44 @@ def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_replay_knows_that_what_was_no_document_was_no_good_poll(tmp_path: Path, seconds: int, restarts: bool) -> None:
     """An event goes while the source answers 200 with a page: `ended` then and in the replay, by the same words."""
-    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
-        world.see(document(1), 3)
-        world.see(document(2, event()), 5)
+    with AgentEnvironment(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as environment:
+        environment.see(document(1), 3)
+        environment.see(document(2, event()), 5)
         if restarts:
-            world.source.answer = b"<html>"
-            world.restart(1)
-        world.see(b"<html>", seconds)
-        world.see(document(3), 5)
-        lived = outline(world.records())
+            environment.source.answer = b"<html>"
+            environment.restart(1)
+        environment.see(b"<html>", seconds)
+        environment.see(document(3), 5)
+        lived = outline(environment.records())
         assert ("ended", REBOOT) in [entry[:2] for entry in lived]
-        assert outline(replayed(world)) == lived
+        assert outline(replayed(environment)) == lived
 
 
 @pytest.mark.parametrize("then", ["started", "gone", "stays"])
 def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> None:
     """The event starts, or goes, while the answer to its POST is on its way: told alike by both."""
-    with World(tmp_path, policy(), recording=tmp_path / "rec") as world:
-        world.source.hangs = lambda _event_id: 2.5
-        world.see(document(1), 3)
-        world.see(document(2, event()), 1.5)
-        world.see(document(3, *{"started": [started(event())], "gone": [], "stays": [event()]}[then]), 5)
-        world.see(document(4), 5)
-        lived = outline(world.records())
-        assert len(world.source.posts) == 1
-        assert outline(replayed(world)) == lived
-        (summary,) = (record.data["summary"] for record in replayed(world) if record.kind in CLOSING)
+    with AgentEnvironment(tmp_path, policy(), recording=tmp_path / "rec") as environment:
+        environment.source.hangs = lambda _event_id: 2.5
+        environment.see(document(1), 3)
+        environment.see(document(2, event()), 1.5)
+        environment.see(document(3, *{"started": [started(event())], "gone": [], "stays": [event()]}[then]), 5)
+        environment.see(document(4), 5)
+        lived = outline(environment.records())
+        assert len(environment.source.posts) == 1
+        assert outline(replayed(environment)) == lived
+        (summary,) = (record.data["summary"] for record in replayed(environment) if record.kind in CLOSING)
         assert summary["started_by"] == ("this_vm" if then == "started" else None)
 
 
 def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
     """A number that went down, and content that changed without it."""
-    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
-        world.see(document(7), 3)
-        world.see(document(3, event()), 3)
-        world.see(document(3, event(Description="other")), 3)
-        lived = outline(world.records())
+    with AgentEnvironment(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as environment:
+        environment.see(document(7), 3)
+        environment.see(document(3, event()), 3)
+        environment.see(document(3, event(Description="other")), 3)
+        lived = outline(environment.records())
         assert [entry[4] for entry in lived if entry[4]] == ["incarnation-restarted", "changed-without-incarnation"]
-        assert outline(replayed(world)) == lived
+        assert outline(replayed(environment)) == lived
 
 
 Happening = tuple[Any, ...]
@@ -502,7 +513,7 @@ HAPPENINGS: Final = st.one_of(
     st.tuples(st.just("changes_its_id"), st.sampled_from(IDS)),
     st.tuples(st.just("is_called"), st.sampled_from(["", NAME, NAME, OTHER])),
     st.tuples(st.just("restarts"), st.sampled_from(["", NAME, OTHER])),
-    st.tuples(st.just("nobody_looks"), st.sampled_from([7.0, 1000.0])),
+    st.tuples(st.just("polling_pauses"), st.sampled_from([7.0, 1000.0])),
 )
 
 
@@ -510,7 +521,9 @@ class Telling:
     """One agent, its recording, and the test's own summary of what is open: told or counted, and not yet over."""
 
     def __init__(self, folder: Path, name: str, all_events: bool) -> None:
-        self.world = World(folder, policy("dry-run"), vm=called(name), all_events=all_events, recording=folder / "rec")
+        self.environment = AgentEnvironment(
+            folder, policy("dry-run"), vm=called(name), all_events=all_events, recording=folder / "rec"
+        )
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
         self.resources: dict[str, list[str]] = {}
@@ -538,16 +551,16 @@ class Telling:
             self.items[f"{event_id}-2"] = {**started(self.items.pop(event_id)), "EventId": f"{event_id}-2"}
 
     def is_called(self, name: str) -> None:
-        if not (self.world.who.vm.name and not name):  # the last answer stays
-            self.world.who = VmIdentity(called(name))
+        if not (self.environment.identity.vm.name and not name):  # the last answer stays
+            self.environment.identity = VmIdentity(called(name))
 
     def restarts(self, name: str) -> None:
         self._count()
-        self.world.who = VmIdentity(called(name))
-        self.world.restart()
+        self.environment.identity = VmIdentity(called(name))
+        self.environment.restart()
 
-    def nobody_looks(self, seconds: float) -> None:
-        self.world.clock.go(seconds)
+    def polling_pauses(self, seconds: float) -> None:
+        self.environment.clock.go(seconds)
 
     def happens(self, name: str, *arguments: Any) -> None:
         before = dict(self.items)
@@ -559,40 +572,40 @@ class Telling:
             for key, names in readable.items()
             if isinstance(names, list) or key in self.resources
         }
-        self.world.see(document(self.number, *self.items.values()), 2)
+        self.environment.see(document(self.number, *self.items.values()), 2)
         self.holds()
 
     def _count(self) -> None:
         """What this process has counted, of which the next begins anew."""
-        self.observed += counted(self.world, "events_observed_total")
-        self.closed += counted(self.world, "events_closed_total")
+        self.observed += counted(self.environment, "events_observed_total")
+        self.closed += counted(self.environment, "events_closed_total")
 
     def holds(self) -> None:
         """What is open by the records is what stands in the document and concerns us; what is open by the counters is
         what is known to name us."""
-        tracked = self.world.agent.status.state.tracked
-        name, everything = self.world.who.vm.name, self.world.options.all_events
-        told_open = self.open_by_the_records()
-        assert told_open <= set(tracked)
+        tracked = self.environment.agent.status.state.tracked
+        name, everything = self.environment.identity.vm.name, self.environment.options.all_events
+        recorded_open = self.open_by_the_records()
+        assert recorded_open <= set(tracked)
         own = {key for key, names in self.resources.items() if name and name in map(str.lower, names)}
         for key in tracked:
             if everything or key in own:
-                assert key in told_open
+                assert key in recorded_open
             elif name and key in self.resources:
-                assert key not in told_open
-        observed = self.observed + counted(self.world, "events_observed_total")
-        closed = self.closed + counted(self.world, "events_closed_total")
+                assert key not in recorded_open
+        observed = self.observed + counted(self.environment, "events_observed_total")
+        closed = self.closed + counted(self.environment, "events_closed_total")
         never_understood = {key for key, each in tracked.items() if each.phase.value == "unknown"}
-        known = {key for key, each in tracked.items() if each.whose == "ours"} - never_understood
+        known = {key for key, each in tracked.items() if each.ownership == "ours"} - never_understood
         assert observed - closed == len(known)
-        assert {each.history.key for each in self.world.agent.status.named_events} == own
+        assert {each.tracked.key for each in self.environment.agent.status.named_events} == own
         if name:
             assert own - never_understood == known
 
     def open_by_the_records(self) -> set[str]:
         """Read as a consumer does. A status that was not understood begins with its rejection."""
         found: dict[str, list[str]] = {}
-        for record in self.world.records(*FIRST, *CLOSING, "event.rejected"):
+        for record in self.environment.records(*FIRST, *CLOSING, "event.rejected"):
             life = found.setdefault(record.subject.casefold(), [])
             if record.kind in CLOSING:
                 assert life, "an end without a beginning"
@@ -614,21 +627,21 @@ def called(name: str) -> Vm:
     st.booleans(),
     st.lists(HAPPENINGS, min_size=4, max_size=30 if LONG else 14),
 )
-def test_every_story_is_whole_and_replay_tells_the_same(name: str, everything: bool, story: list[Happening]) -> None:
+def test_every_story_is_whole_and_replay_tells_the_same(name: str, everything: bool, scenario: list[Happening]) -> None:
     """Whatever Resources, names and restarts do: beginnings and ends match, told and counted, and in the replay."""
-    Tried.example(steps=len(story))
+    Tried.example(steps=len(scenario))
     with tempfile.TemporaryDirectory(prefix="azse-story-", dir=MEMORY) as folder:
         telling = Telling(Path(folder), name, everything)
         try:
-            telling.happens("nobody_looks", 0.0)
-            for happening in story:
+            telling.happens("polling_pauses", 0.0)
+            for happening in scenario:
                 telling.happens(*happening)
             telling.items = {}
-            telling.happens("nobody_looks", 0.0)
-            assert not telling.world.agent.status.state.tracked
-            expected = facts(telling.world.records())
-            again = facts(replayed(telling.world, all_events=everything))
+            telling.happens("polling_pauses", 0.0)
+            assert not telling.environment.agent.status.state.tracked
+            expected = facts(telling.environment.records())
+            again = facts(replayed(telling.environment, all_events=everything))
             assert [each[:3] for each in again] == [each[:3] for each in expected]
             assert again == expected
         finally:
-            telling.world.__exit__()
+            telling.environment.__exit__()

@@ -14,7 +14,7 @@ from exporter.core.state import InterruptionKind
 from exporter.simulator.metadata.scenario import Scenario, load, parse
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.sink import PrometheusSink
-from tests.support.dashboards_lives import Felt, Life, scrapes
+from tests.support.dashboards_lives import Life, ObservedInterruption, scrapes
 
 LENGTH: Final = 7200
 """Seconds of a scenario. Backfilled series have no stale markers and last for five more minutes, so series must end
@@ -70,17 +70,19 @@ def _started() -> Life:
         -LENGTH,
         "web",
         Mode.ENFORCE,
-        felt=(
-            Felt(-6480, InterruptionKind.CLOCK_STEP, 4.2),
-            Felt(-425, InterruptionKind.CLOCK_STEP, 7.2),
-            Felt(-425, InterruptionKind.STALL, 7.0),
+        observed=(
+            ObservedInterruption(-6480, InterruptionKind.CLOCK_STEP, 4.2),
+            ObservedInterruption(-425, InterruptionKind.CLOCK_STEP, 7.2),
+            ObservedInterruption(-425, InterruptionKind.STALL, 7.0),
         ),
     )
 
 
 def _stale_scheduled() -> Life:
     reboot = _announced(-420, "reboot", REBOOT, "blind-2", "web_9")
-    return Life("blind-2", _scenario("stale", reboot, vms=("blind-2", "web_9")), -LENGTH, "web", blind_since=-120)
+    return Life(
+        "blind-2", _scenario("stale", reboot, vms=("blind-2", "web_9")), -LENGTH, "web", without_data_since=-120
+    )
 
 
 def _down() -> Life:
@@ -130,8 +132,8 @@ def _first() -> Life:
         {"at": LENGTH - 102, "do": "start", "event": "first"},
         vms=(vm,),
     )
-    felt = (Felt(-95, InterruptionKind.CLOCK_STEP, 12.0),)
-    return Life(vm, scenario, -LENGTH, mode=Mode.ENFORCE, approvals_fail_since=-LENGTH, felt=felt)
+    observed = (ObservedInterruption(-95, InterruptionKind.CLOCK_STEP, 12.0),)
+    return Life(vm, scenario, -LENGTH, mode=Mode.ENFORCE, approvals_fail_since=-LENGTH, observed=observed)
 
 
 def _nameless() -> Life:
@@ -149,7 +151,7 @@ LIVES: Final = {
     "calm": Life("calm-1", load("quiet"), -LENGTH),
     "scheduled": _scheduled(),
     "started": _started(),
-    "stale": Life("blind-1", load("quiet"), -LENGTH, blind_since=-1200),
+    "stale": Life("blind-1", load("quiet"), -LENGTH, without_data_since=-1200),
     "stale-scheduled": _stale_scheduled(),
     "warming": Life("new-1", load("quiet"), -120),
     "down": _down(),
@@ -170,7 +172,7 @@ class Scrape:
     text: str | None
 
 
-def story_scrapes(end: float, folder: Path) -> Iterator[Scrape]:
+def scenario_scrapes(end: float, folder: Path) -> Iterator[Scrape]:
     """Yield every scrape of every scenario, in order of time within each scenario."""
     for job, life in LIVES.items():
         moments = [at for at in MOMENTS if at >= life.began]
@@ -265,7 +267,7 @@ def _life_of(kind: str, end: float, folder: Path) -> str | None:
         scenario,
         -120 if kind == "warming" else -LENGTH,
         "VMSS",
-        blind_since=-1200 if kind == "blind" else 1.0,
+        without_data_since=-1200 if kind == "blind" else 1.0,
         down_since=0 if kind == "down" else 1.0,
     )
     text = next(text for at, text in scrapes(life, end, folder / kind, [0.0]))
@@ -282,7 +284,7 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     for number in range(FLEET_SIZE):
         if kind_of(number) == "down":
             yield end - 60, recorded("instance", "vm_info:group", vm_of_fleet(number)), 1
-    yield end - 660, recorded("instance", "vm_info:group", _vm_of_story("down")), 1
+    yield end - 660, recorded("instance", "vm_info:group", _vm_of_scenario("down")), 1
     down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169", "event_type": "Reboot"}
     yield end, recorded("instance_event_type", "event_status:announced", down), 1
     yield from _recorded_counts(end)
@@ -290,16 +292,16 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     for number in range(280):
         at = end - 3600 - number * 3085
         vm = vm_of_fleet(number * 37 % FLEET_SIZE)
-        kind, who = (
+        kind, identity = (
             ("Freeze", "Reboot", "Redeploy")[number % 3],
             ("this_vm", "other", "not_before", "not_before")[number % 4],
         )
-        start, stop = {"event_type": kind, "started_by": who}, {"event_type": kind, "outcome": "completed"}
+        start, stop = {"event_type": kind, "started_by": identity}, {"event_type": kind, "outcome": "completed"}
         yield at, recorded("instance", "events_started:increase5m", vm | start), 1
         yield at, recorded("instance", "events_closed:increase5m", vm | stop), 1
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
-        felt = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
-        yield end - 1200, felt, seconds
+        observed = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
+        yield end - 1200, observed, seconds
     lost = vm_of_fleet(777) | {"destination": "otlp", "reason": "full"}
     yield end - 7200, recorded("instance", "destination_records_dropped:increase5m", lost), 12
 
@@ -315,7 +317,7 @@ def vm_of_fleet(number: int) -> dict[str, str]:
     return {"job": "fleet", "instance": f"{name}:10169", "vm_name": name, **fleet_labels(number)}
 
 
-def _vm_of_story(job: str) -> dict[str, str]:
+def _vm_of_scenario(job: str) -> dict[str, str]:
     life = LIVES[job]
     where = {"vmss_name": life.vmss, "location": "westeurope"}
     return {"job": job, "instance": f"{life.vm}:10169", "vm_name": life.vm, **where}
@@ -342,7 +344,7 @@ def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
         where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"} if life.named else {"job": job}
         for at in range(int(life.began), -60, 60):
             new = at < life.began + 300 or not life.named
-            data_state = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
+            data_state = 3 if at >= life.down_since else 2 if at >= life.without_data_since else int(new)
             yield end + at, recorded("fleet", "up:vms", where | {"data_state": str(data_state)}), 1
     for at in range(-21600, -120, 240):
         seen, on = Counter[str](), Counter[str]()

@@ -50,7 +50,7 @@ def until(holds: Callable[[], object], seconds: float = PATIENCE) -> float:
     return float("inf")
 
 
-class World:
+class GuestEnvironment:
     """The simulated Azure, Event Hubs and collector of all proofs; `guest` is the machine as it is booted now.
 
     A context manager. `say` prints a verdict; `good` is whether all were so far.

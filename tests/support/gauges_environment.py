@@ -8,11 +8,11 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.metadata.client import Answer
+from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.sink import PrometheusSink
-from tests.support.agent_world import START, Source, World
+from tests.support.agent_environment import START, AgentEnvironment, Source
 from tests.support.gauges_reading import Series, Sheet, put
 from tests.support.metrics_reading import scraped
 
@@ -38,22 +38,22 @@ class Watched(Source):
     """Tells the sheet what each poll brought, and each POST."""
 
     sheet: Sheet
-    world: World
+    environment: AgentEnvironment
     number = 1
     broken = ""
     sheet_body = b""
     """What the sheet was written from last."""
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> MetadataResponse:
         """A document or a failure, noted on the sheet."""
         if self.broken:
             self.sheet.fails(self.clock.wall)
             if self.broken == "html":
-                return Answer(b"<html>", self.clock.mono, 0.01)
+                return MetadataResponse(b"<html>", self.clock.mono, 0.01)
             raise MetadataError("timeout")
         answer = super().fetch()
         self.sheet_body = answer.body
-        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
+        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.environment.identity.vm.name)
         return answer
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:

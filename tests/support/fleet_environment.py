@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Environment, Options
+from exporter.agent.ports import AgentOptions, Environment
 from exporter.core.document import folded
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
@@ -25,7 +25,7 @@ from exporter.core.state import Instant
 from exporter.log.log import Log
 from exporter.sinks.prometheus.sink import PrometheusSink
 from tests.support import oracle
-from tests.support.agent_world import DESTINATIONS, START
+from tests.support.agent_environment import DESTINATIONS, START
 from tests.support.fleet_edges import Azure, Backend, Disk, Killed, Source
 from tests.support.fleet_reading import LIFE, Post, Reading
 
@@ -37,8 +37,8 @@ EVER: Final = 90.0
 class Member:
     """One VM: what breaks around it, and the process that runs on it."""
 
-    def __init__(self, azure: Azure, name: str, root: Path, house: oracle.House, options: Options) -> None:
-        self.azure, self.name, self.house = azure, name, house
+    def __init__(self, azure: Azure, name: str, root: Path, setup: oracle.PolicySetup, options: AgentOptions) -> None:
+        self.azure, self.name, self.setup = azure, name, setup
         self.options = options
         self.folder, self.away = root / name, root / f"{name}-away"
         self.offset = self.stood_still = 0.0
@@ -63,15 +63,15 @@ class Member:
     def name_known(self) -> str:
         return self.name if self.azure.true >= self.knows_at else ""
 
-    def who(self) -> VmIdentity:
+    def identity(self) -> VmIdentity:
         known = self.name_known
-        return VmIdentity(Vm(name=known, id=f"id-of-{known}") if known else Vm(), self.house.conflict)
+        return VmIdentity(Vm(name=known, id=f"id-of-{known}") if known else Vm(), self.setup.conflict)
 
     def file(self, path: str) -> str:
-        return self.hold if path == self.house.hold_file else self.house.file(path)
+        return self.hold if path == self.setup.hold_file else self.setup.file(path)
 
-    def house_now(self) -> oracle.House:
-        return replace(self.house, vm_name=self.name_known, file=self.file)
+    def setup_now(self) -> oracle.PolicySetup:
+        return replace(self.setup, vm_name=self.name_known, file=self.file)
 
     # -- what happens to it
 
@@ -114,7 +114,7 @@ class Member:
         """A POST arrives; nothing may stand against it, and its decision must be on disk."""
         self.azure.posts.append((self.azure.true, self.name, event_id))
         assert not self.disk, "without a disk"
-        self.reading.judges(event_id, self.house_now(), Post(self.azure.true, self.life, self.offset))
+        self.reading.judges(event_id, self.setup_now(), Post(self.azure.true, self.life, self.offset))
         about = [record for record in self.on_disk() if folded(record.subject) == folded(event_id)]
         verdicts = [record.data["decision"]["verdict"] for record in about if record.kind == "approval.decided"]
         assert verdicts[-1:] == ["approve"], "before its decision was on disk"
@@ -134,7 +134,7 @@ class Member:
         sink = PrometheusSink("1", (), include_process_metrics=False)
         environment = Environment(
             clock=lambda: Instant(self.utc(), self.mono),
-            identity=self.who,
+            identity=self.identity,
             check_files=lambda paths: {path: Presence(self.file(path)) for path in paths},
         )
         self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), environment=environment)
@@ -188,9 +188,9 @@ class Member:
 class Fleet:
     """The scale set, and what may happen to it."""
 
-    def __init__(self, house: oracle.House, options: Options, size: int, root: Path) -> None:
+    def __init__(self, setup: oracle.PolicySetup, options: AgentOptions, size: int, root: Path) -> None:
         self.azure = Azure()
-        self.members = [Member(self.azure, name, root, house, options) for name in VMS[:size]]
+        self.members = [Member(self.azure, name, root, setup, options) for name in VMS[:size]]
 
     def happens(self, name: str, arguments: tuple[Any, ...]) -> None:
         """To the platform, or to the member that is named first."""
@@ -255,15 +255,15 @@ class Fleet:
             member.rests()
         self.runs(int(EVER / 2.5) + 20, 2.5)
         for member in self.members:
-            self.all_is_told(member)
+            self.all_is_recorded(member)
             self.all_is_approved(member)
         self.ids_are_facts()
 
-    def all_is_told(self, member: Member) -> None:
+    def all_is_recorded(self, member: Member) -> None:
         """Every destination has every transition, in order; parked ones are told as well, to a person."""
-        expected = {key: told for key, told in member.reading.lived.told.items() if told}
+        expected = {key: recorded for key, recorded in member.reading.lived.recorded.items() if recorded}
         for backend in member.backends:
-            firsts = list({record.id: record for record in backend.told}.values())
+            firsts = list({record.id: record for record in backend.recorded}.values())
             found: dict[str, list[str]] = {}
             for record in firsts:
                 kind = "ended" if record.kind == "canceled" else record.kind
@@ -276,18 +276,18 @@ class Fleet:
 
     def all_is_approved(self, member: Member) -> None:
         """What nothing stands against was approved in the end, and accepted."""
-        assert member.reading.ought_to_be_accepted(member.house_now()) <= member.reading.lived.accepted
+        assert member.reading.ought_to_be_accepted(member.setup_now()) <= member.reading.lived.accepted
 
     def ids_are_facts(self) -> None:
         """One id is one fact, of one VM, whoever tells it how often."""
         facts: dict[str, bytes] = {}
         for member in self.members:
-            ids = [{record.id for record in backend.told} for backend in member.backends]
+            ids = [{record.id for record in backend.recorded} for backend in member.backends]
             assert ids[0] == ids[1]
-            mine = {record.id: record.to_json() for backend in member.backends for record in backend.told}
+            mine = {record.id: record.to_json() for backend in member.backends for record in backend.recorded}
             assert not facts.keys() & mine.keys(), "an id of two VMs"
             for backend in member.backends:
-                assert all(mine[record.id] == record.to_json() for record in backend.told), "an id of two facts"
+                assert all(mine[record.id] == record.to_json() for record in backend.recorded), "an id of two facts"
             facts |= mine
 
 
