@@ -34,7 +34,7 @@ import httpx
 import yaml
 
 from benchmarks.usage import load_average
-from dashboards.queries import FLEET_GROUP, FLEET_SIGHT, chosen
+from dashboards.queries import FLEET_GROUP, FLEET_DATA_STATE, chosen
 from tests.support.dashboards_backfill import backfill, scraped
 from tests.support.dashboards_environment import RULES, filled, load, panels
 from tests.support.dashboards_scenarios import fleet, fleet_labels, kind_of, recorded, vm_of_fleet, written
@@ -52,7 +52,7 @@ _NAMES: Final = re.compile(r"(?<![:\w])(?:azure_scheduled_events_\w+|up)(?![:\w]
 """The scraped metrics in a query."""
 OWNER: Final = {"tag_owner": "shop"}
 WITHOUT_RULES: Final = {
-    "VMs with an event over time: VMs without current data": f"count({chosen(FLEET_SIGHT)} > 0)",
+    "VMs with an event over time: VMs without current data": f"count({chosen(FLEET_DATA_STATE)} > 0)",
     "Records late, rejected, or lost: lost in six hours": (
         "topk(50, sum by (job, instance, destination) (increase("
         'azure_scheduled_events_destination_records_dropped_total{job=~"$job"}[$__range])) > 0)'
