@@ -34,7 +34,7 @@ import httpx
 import yaml
 
 from benchmarks.usage import load_average
-from dashboards.queries import FLEET_GROUP, FLEET_DATA_STATE, chosen
+from dashboards.queries import FLEET_DATA_STATE, FLEET_GROUP, chosen
 from tests.support.dashboards_backfill import backfill, scraped
 from tests.support.dashboards_environment import RULES, filled, load, panels
 from tests.support.dashboards_scenarios import fleet, fleet_labels, kind_of, recorded, vm_of_fleet, written
