@@ -126,7 +126,10 @@ def record_schema() -> dict[str, Any]:
 
 
 def records_table() -> str:
-    """The members of a record as Markdown tables, from the JSON Schema."""
+    """Return the members of a record as Markdown tables, from the JSON Schema.
+
+    Required members are bold; `?` after a type means that null is possible.
+    """
     schema = record_schema()
     parts = {"": schema, **schema["$defs"]}
     lines: list[str] = []
@@ -134,12 +137,12 @@ def records_table() -> str:
         lines += [f"### `{name}`" if name else "### The CloudEvent", ""]
         if "description" in part and name:
             lines += [part["description"], ""]
-        lines += ["| member | type | always | meaning |", "| --- | --- | --- | --- |"]
+        lines += ["| member | type | meaning |", "| --- | --- | --- |"]
         members = part.get("properties") or dict.fromkeys(part["required"], part["additionalProperties"])
         for member, shape in members.items():
-            always = "yes" if member in part.get("required", ()) else ""
+            cell = f"**`{member}`**" if member in part.get("required", ()) else f"`{member}`"
             meaning = shape.get("description", "").replace("|", "\\|")
-            lines.append(f"| `{member}` | {_type(shape)} | {always} | {meaning} |")
+            lines.append(f"| {cell} | {_type(shape).replace(' or null', '?')} | {meaning} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -166,7 +169,7 @@ def _members_table(schema: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_FORMATS: Final = {"date-time": "time (RFC 3339)", "uuid": "UUID", "uri-reference": "URI reference"}
+_FORMATS: Final = {"date-time": "time", "uuid": "UUID", "uri-reference": "URI reference"}
 
 
 def _type(shape: Mapping[str, Any]) -> str:
