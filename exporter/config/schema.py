@@ -1,8 +1,7 @@
-"""Every setting, once: name, type, default, bounds, help.
+"""Name, type, default, bounds, and help of every setting.
 
-Flags, environment names, TOML keys, `--help` and the table of docs/settings.md are made from the fields below
-(`catalogue`).
-The rules alone are no setting of one value: `rules` reads them.
+Flags, environment names, TOML keys, `--help`, and the table in docs/settings.md are made from the fields below
+(`catalogue`), except for the approval rules, which aren't a single value: `rules` reads them.
 """
 
 # ruff: noqa: RUF009 - `option` is `dataclasses.field`, which the rule would know by its own name
@@ -30,25 +29,25 @@ ENV_PREFIX: Final = "SCHEDULED_EVENTS_"
 Scope = Literal["own", "all"]
 
 OTLP_TIMEOUT: Final = kinds.Duration(0.1, 4.0)
-"""Of one request: a stop has to end within 5 s, whatever the receiver does."""
+"""Of one request: a stop must end within 5 s, even if the receiver does not respond."""
 _PATH: Final = kinds.Text("a path, or nothing", kinds.absolute_path, optional=True, path=True, word="FILE")
 _FILE: Final = kinds.Text("a path, or nothing", kinds.file_path, optional=True, path=True, word="FILE")
 
 
 def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
-    """Where the outbox is unless another path is set: below ProgramData on Windows, else in /var/lib."""
+    """Return the default path of the outbox: below ProgramData on Windows, else in /var/lib."""
     path = ntpath.join(program_data(environ), OUTBOX_FILE)
     return path if platform == "win32" else "/var/lib/azure-scheduled-events-exporter/outbox.db"
 
 
 def option(kind: kinds.SettingType, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
-    """A dataclass field that is a setting. `flag` only where it is not spelled `section.key`; secrets have no flag."""
+    """Return a dataclass field for a setting. `flag` is set only if it isn't `section.key`; secrets have no flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Where events are read. `poll_interval` in seconds."""
+    """The metadata service. `poll_interval` is in seconds."""
 
     url: str = option(
         kinds.Text(check=kinds.source_url, word="URL"), "http://169.254.169.254", "Base URL of the metadata service."
@@ -59,51 +58,49 @@ class SourceSettings:
         "api-version of Scheduled Events, sent with each request.",
     )
     poll_interval: float = option(
-        kinds.Duration(0.05, 60), 1.0, "Time between two polls, 50ms to 1m. All on the VM share 5 requests a second."
+        kinds.Duration(0.05, 60), 1.0, "Poll interval, 50ms to 1m. All clients on the VM share 5 requests per second."
     )
-    vm_name: str = option(kinds.Text(), "", "This VM's name as in Resources. Empty: ask the metadata service.")
-    node_name: str = option(kinds.Text(), "", "Name of the Kubernetes node, for `vm_info` and the records.")
+    vm_name: str = option(kinds.Text(), "", "This VM's name, as in Resources. Empty: ask the metadata service.")
+    node_name: str = option(kinds.Text(), "", "Kubernetes node name, for `vm_info` and the records.")
     tags: tuple[str, ...] = option(
         kinds.TagNames(),
         (),
-        "Names of the VM's tags to publish, in `vm_info` and the records; in the file a list. Never another tag.",
+        "VM tags to publish in `vm_info` and the records; a list in the file. No other tags are published.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
-    """Who may approve what. `takeover_after` in seconds, None for never."""
+    """The approval policy. `takeover_after` is in seconds; None: never."""
 
-    mode: Mode = option(
-        kinds.Choice(Mode), Mode.DRY_RUN, "off, dry-run or enforce: only enforce ever sends an approval."
-    )
+    mode: Mode = option(kinds.Choice(Mode), Mode.DRY_RUN, "off, dry-run, or enforce. Only enforce sends approvals.")
     coordination: Coordination = option(
         kinds.Choice(Coordination),
         Coordination.LEADER,
-        "When several VMs see an event: leader (the first name in Resources), any, or single (events of one VM alone).",
+        "For events of several VMs: leader (the first name in Resources approves), any, or single (none approves).",
     )
     takeover_after: float | None = option(
         kinds.Duration(0.1, 86400, never=True),
         None,
-        "With leader, for events of source User: the k-th name may approve after (k-1) times this.",
+        "With leader, for events with source User: the k-th name may approve after (k-1) times this.",
     )
     hold_file: str = option(
-        _FILE, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
+        _FILE, "", "The agent approves nothing unless this file is known to be absent. Empty: no hold file."
     )
     rules: tuple[Rule, ...] = field(default=DEFAULT_RULES)
 
     @property
     def policy(self) -> Policy:
-        """The same as the core decides by it."""
+        """These settings as the core uses them."""
         return Policy(self.mode, self.coordination, self.takeover_after, self.hold_file, self.rules)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """What a connection string of Event Hubs says; `event_hubs.parse_connection_string` reads it.
+    """A parsed Event Hubs connection string; `event_hubs.parse_connection_string` makes it.
 
-    `text` is all of it, for the SDK. `port` is None unless given, `other_fields` whether there are fields that we
-    ignore.
+    `text` is the whole string, for the SDK. `port` is None unless given; `other_fields`: it has fields that the agent
+    ignores.
     """
 
     text: Secret
@@ -119,19 +116,22 @@ class ConnectionString:
 
 @dataclass(frozen=True, slots=True)
 class EventHubsSettings:
-    """The Event Hubs destination. `idle_close` in seconds. After loading `event_hub` is the resolved name, and
-    `connection` the parsed connection string (None with a namespace, or when nothing is configured)."""
+    """The Event Hubs destination. `idle_close` is in seconds.
+
+    After loading, `event_hub` is the resolved name and `connection` the parsed connection string (None with a
+    namespace, or if nothing is configured).
+    """
 
     connection_string: Secret = option(
         kinds.Hidden(),
         Secret(),
-        "Connection string of the namespace or hub. UseDevelopmentEmulator=true is honoured.",
+        "Connection string of the namespace or hub. Supports UseDevelopmentEmulator=true.",
         secret=True,
     )
     connection_string_file: str = option(
         kinds.Text(optional=True, path=True, word="FILE"),
         "",
-        "File that holds the connection string, such as a mounted secret.",
+        "File that contains the connection string, for example a mounted secret.",
     )
     fully_qualified_namespace: str = option(
         kinds.Text(check=kinds.namespace, optional=True),
@@ -141,7 +141,7 @@ class EventHubsSettings:
     event_hub: str = option(
         kinds.Text(check=kinds.hub_name, optional=True),
         "",
-        "Name of the event hub, where the connection string has no EntityPath.",
+        "Name of the event hub, if the connection string has no EntityPath.",
     )
     transport: Transport = option(
         kinds.Choice(get_args(Transport)), "amqp", "amqp (port 5671) or websocket (port 443)."
@@ -149,38 +149,39 @@ class EventHubsSettings:
     idle_close: float = option(
         kinds.Duration(1, 3600),
         60.0,
-        "Close the connection after so long without a record; namespaces count connections.",
+        "Close the connection after this time without a record. Namespaces limit connections.",
     )
     custom_endpoint: str = option(
         kinds.Text(check=kinds.custom_endpoint, optional=True, word="URL"),
         "",
-        "Address to connect to instead, such as a private endpoint.",
+        "Address to connect to instead, for example a private endpoint.",
     )
     certificate: str = option(
         _PATH,
         "",
-        "CA certificates (PEM) to trust instead of the public ones, such as those of a network that inspects TLS.",
+        "CA certificates (PEM) to trust instead of the public ones, for example of a TLS-inspecting proxy.",
     )
-    consumer_group: str = option(
-        kinds.Text(check=kinds.consumer_group), "$Default", "Consumer group that `tail` reads with."
-    )
+    consumer_group: str = option(kinds.Text(check=kinds.consumer_group), "$Default", "Consumer group that `tail` uses.")
     message_format: MessageFormat = option(
         kinds.Choice(get_args(MessageFormat)),
         "cloudevents",
-        "Body of a message: cloudevents, or azure-sample for its consumers.",
+        "Message body: cloudevents, or azure-sample for consumers of Microsoft's sample.",
     )
     connection: ConnectionString | None = None
 
     @property
     def configured(self) -> bool:
-        """Whether records are to be sent to Event Hubs."""
+        """Whether the agent sends records to Event Hubs."""
         return bool(self.connection_string or self.connection_string_file or self.fully_qualified_namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """The OpenTelemetry destination. `timeout` in seconds. After loading `logs_url` is where records are POSTed (""
-    when off), and `resource_attributes` what OTEL_RESOURCE_ATTRIBUTES says, decoded."""
+    """The OpenTelemetry destination. `timeout` is in seconds.
+
+    After loading, `logs_url` is the URL for POST requests ("" if off), and `resource_attributes` is the decoded
+    OTEL_RESOURCE_ATTRIBUTES.
+    """
 
     endpoint: str = option(
         kinds.Text(check=kinds.otlp_base, optional=True, word="URL"),
@@ -190,12 +191,10 @@ class OtlpSettings:
     headers: tuple[tuple[str, Secret], ...] = option(
         kinds.Headers(),
         (),
-        'Headers for each request: in the file a table or "name=value,name=value". No flag.',
+        'Headers for each request; in the file, a table or "name=value,name=value".',
         secret=True,
     )
-    timeout: float = option(
-        OTLP_TIMEOUT, 2.0, "Time limit of one request, 100ms to 4s, so that a stop still ends within 5s."
-    )
+    timeout: float = option(OTLP_TIMEOUT, 2.0, "Request timeout, 100ms to 4s; a stop takes at most 5s.")
     certificate: str = option(_PATH, "", "CA certificates (PEM) to trust instead of the system's.")
     client_certificate: str = option(_PATH, "", "Client certificate (PEM).")
     client_key: str = option(_PATH, "", "Key of the client certificate (PEM).")
@@ -210,7 +209,7 @@ class OtlpSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether records are to be sent by OTLP."""
+        """Whether the agent sends records by OTLP."""
         return bool(self.logs_url)
 
 
@@ -221,23 +220,23 @@ class RecordsSettings:
     scope: Scope = option(
         kinds.Choice(get_args(Scope)),
         "own",
-        "own: events that name this VM; all: also its neighbours', as a witness for them.",
+        "own: record events that affect this VM; all: also neighbours' events.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxSettings:
-    """The one file on disk. `max_bytes` bounds it."""
+    """The outbox file. `max_bytes` is its maximum size."""
 
     path: str = option(
         kinds.Text(check=kinds.local_path, path=True, word="FILE"),
         outbox_path(),
-        "File that holds the state and the records not yet delivered.",
+        "File for the state and undelivered records.",
     )
     max_bytes: int = option(
         kinds.Size(1 << 20, 1 << 40),
         100 << 20,
-        "Bound of that file; at the bound the oldest undelivered record is dropped.",
+        "Maximum size of that file. When it is full, the oldest undelivered record is dropped.",
     )
 
 
@@ -248,26 +247,28 @@ class EventFilesSettings:
     path: str = option(
         kinds.Text("a folder, or nothing", kinds.folder_path, optional=True, path=True, word="FOLDER"),
         "",
-        "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
+        "Existing directory for event files and status.json, for local software. Empty: off.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """When `/-/gate` answers 503. `lead` in seconds."""
+    """When `/-/gate` returns 503. `lead` is in seconds."""
 
     lead: float = option(
-        kinds.Duration(0, 86400), LEAD_SECONDS, "/-/gate is 503 from so long before NotBefore until the event is over."
+        kinds.Duration(0, 86400),
+        LEAD_SECONDS,
+        "How long before NotBefore /-/gate starts to return 503. It returns 200 again when the event is over.",
     )
     event_types: tuple[str, ...] = option(
         kinds.Words(KNOWN_TYPES),
         EVENT_TYPES,
-        "Types of events of this VM that close the gate; in the file a list. An empty one: it is always open.",
+        "Types of this VM's events that close the gate; a list in the file. Empty: always open.",
     )
 
     @property
     def policy(self) -> GatePolicy:
-        """The same as the core decides by it."""
+        """These settings as the core uses them."""
         return GatePolicy(self.lead, self.event_types)
 
 
@@ -281,13 +282,13 @@ class WebSettings:
     config_file: str = option(
         kinds.Text(optional=True, path=True, word="FILE"),
         "",
-        "TLS and basic auth, in the exporter-toolkit's web-config format.",
+        "TLS and basic auth, in exporter-toolkit's web-config format.",
         flag="web.config.file",
     )
     dashboard_url: str = option(
         kinds.Text(check=kinds.dashboard_url, optional=True),
         "",
-        "Address of a dashboard for the page to link to; {vm_name} and {resource_group} in it become this VM's.",
+        "Dashboard that the page links to; {vm_name} and {resource_group} are replaced by this VM's.",
     )
 
     @property
@@ -300,7 +301,7 @@ class WebSettings:
 class LogSettings:
     """The agent's own log, on standard error."""
 
-    level: LogLevel = option(kinds.Choice(get_args(LogLevel)), "info", "debug, info, warn or error.")
+    level: LogLevel = option(kinds.Choice(get_args(LogLevel)), "info", "debug, info, warn, or error.")
     format: LogFormat = option(kinds.Choice(get_args(LogFormat)), "logfmt", "logfmt or json.")
 
 
@@ -310,12 +311,12 @@ class RecordingSettings:
 
     path: str = option(_FILE, "", "File to record raw documents to, for replay. Empty: off.")
     max_bytes: int = option(kinds.Size(1 << 16, 1 << 40), 10 << 20, "Size at which the recording starts a new file.")
-    files: int = option(kinds.Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
+    files: int = option(kinds.Integer(1, 100), 3, "Number of recording files to keep, including the newest.")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the agent was told. `Settings()` is the defaults; `load` gives a checked one."""
+    """All settings of the agent. `Settings()` has the defaults; `load` returns validated ones."""
 
     source: SourceSettings = SourceSettings()
     approval: ApprovalSettings = ApprovalSettings()
@@ -331,11 +332,11 @@ class Settings:
     config_file: str = ""
     warnings: tuple[str, ...] = ()
     approval_given: bool = field(default=False, compare=False)
-    """Whether file, environment or flags say anything of `[approval]`, be it the default."""
+    """Whether file, environment, or flags set anything in `[approval]`, even to its default."""
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """All secrets in here, for the log to hide wherever they turn up."""
+        """All secrets in these settings, for the log to redact."""
         hubs = self.event_hubs
         parts = (hubs.connection.key, hubs.connection.signature) if hubs.connection else ()
         headers = [secret for _, value in self.otlp.headers for secret in header_secrets(value.reveal())]
@@ -349,7 +350,7 @@ SECTIONS: Final[dict[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One entry of the catalogue: what a flag, a variable and a TOML key have in common."""
+    """One entry of the catalogue, common to the flag, environment variable, and TOML key."""
 
     section: str
     key: str
@@ -361,7 +362,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """`section.key`, as in this package's code."""
+        """Name as `section.key`."""
         return f"{self.section}.{self.key}"
 
     @property
@@ -371,7 +372,7 @@ class Setting:
 
 
 def catalogue() -> Iterator[Setting]:
-    """All settings but the rules, in the order of the sections and fields above."""
+    """Yield all settings except the rules, in the order of the sections and fields above."""
     for section, cls in SECTIONS.items():
         for entry in fields(cls):
             if "kind" not in entry.metadata:
@@ -382,5 +383,5 @@ def catalogue() -> Iterator[Setting]:
 
 
 def settings_of(section: str) -> dict[str, Setting]:
-    """The settings of a section, by key."""
+    """Return the settings of a section, by key."""
     return {setting.key: setting for setting in catalogue() if setting.section == section}

@@ -1,11 +1,11 @@
-"""Every metric family, once: its name, type, meaning, labels and buckets. `docs/metrics.md` is generated from here.
+"""Name, type, help, labels, and buckets of every metric family. `docs/metrics.md` is generated from here.
 
-Naming follows Prometheus' conventions: base units in the name, `_total` on counters, `_info` on infos. A family
-has HELP and TYPE also while it has no series, so that it can be found before it is first needed.
+Names follow Prometheus' conventions: base units, `_total` on counters, `_info` on infos. A family has HELP and TYPE
+even without series, so that users can find it before they need it.
 
-Each series costs ten thousand times, once for each VM. Counters that alerts take a rate of exist at 0 from the start,
-since `increase()` ignores the value that a series begins with; a `rare` family has no series before its first
-observation, and the rules in `alerts/` have an expression for that.
+Every series exists once per VM, ten thousand times in a large fleet. Counters that alerts use exist at 0 from the
+start, because `increase()` ignores the first value of a series. A `rare` family has no series before its first
+observation; the rules in `alerts/` have an expression for that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from exporter.core.state import CLOSING, StartedBy, TransitionKind
 
 PREFIX: Final = "azure_scheduled_events_"
 OTHER: Final = "other"
-"""The label value for a word outside of its closed set."""
+"""Label value for a value outside of its closed set."""
 
 EVENT_TYPES: Final = (*KNOWN_TYPES, OTHER)
 EVENT_STATUSES: Final = (*KNOWN_STATUSES, OTHER)
@@ -62,7 +62,7 @@ Type = Literal["gauge", "counter", "histogram", "info"]
 
 
 class Family(Struct, frozen=True):
-    """One metric family. `name` is as a query writes it, without the prefix; `buckets` are upper bounds in seconds."""
+    """One metric family. `name` is the name in queries without the prefix; `buckets` are upper bounds in seconds."""
 
     name: str
     type: Type
@@ -74,113 +74,120 @@ class Family(Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The name as `/metrics` has it."""
+        """Name in `/metrics`."""
         return PREFIX + self.name
 
 
 FAMILIES: Final = (
     # the source
+    Family("up", "gauge", "1 if the last poll of the metadata service succeeded, else 0; 0 before the first poll."),
     Family(
-        "up", "gauge", "1 if the last poll of the metadata service succeeded, 0 if it failed or there was none yet."
+        "last_poll_timestamp_seconds", "gauge", "Time of the last poll of the metadata service, failed ones included."
     ),
-    Family("last_poll_timestamp_seconds", "gauge", "When the metadata service was last polled, with whatever result."),
     Family(
         "last_successful_poll_timestamp_seconds",
         "gauge",
-        "When a whole, well-formed document was last read. Everything about events is as of then.",
+        "Time when a valid document was last read. All event gauges are as of then.",
     ),
-    Family("poll_interval_seconds", "gauge", "The configured time between two polls."),
+    Family("poll_interval_seconds", "gauge", "Configured poll interval."),
     Family(
         "source_warming",
         "gauge",
-        "1 while Azure may still be enabling the service, for 5 minutes or until an event was seen: an empty document "
-        "does not yet mean that nothing is planned.",
+        "1 while Azure may still be enabling Scheduled Events, for 5 minutes or until the first event: an "
+        "empty document does not mean that nothing is planned.",
     ),
-    Family("poll_duration_seconds", "histogram", "How long a poll took, failed ones included.", (), POLL),
+    Family("poll_duration_seconds", "histogram", "Duration of polls, failed ones included.", (), POLL),
     Family("polls_total", "counter", "Polls of the metadata service, failed ones included."),
-    Family("poll_failures_total", "counter", "Polls that gave no usable document.", ("reason",)),
-    Family("document_incarnation", "gauge", "DocumentIncarnation of the last good document."),
+    Family("poll_failures_total", "counter", "Polls that returned no valid document.", ("reason",)),
+    Family("document_incarnation", "gauge", "DocumentIncarnation of the last valid document."),
     Family(
-        "document_events", "gauge", "Events in the last good document, those of other VMs and malformed ones included."
+        "document_events",
+        "gauge",
+        "Events in the last valid document, including those of other VMs and malformed ones.",
     ),
-    Family("document_changes_total", "counter", "Good documents that differed from the one before."),
+    Family("document_changes_total", "counter", "Valid documents that differed from the previous one."),
     Family(
         "document_anomalies_total",
         "counter",
-        "Oddities of the source: its numbers, its first answer.",
+        "Anomalies of the metadata service, for example of DocumentIncarnation.",
         ("anomaly",),
         rare=True,
     ),
-    Family("unknown_values_total", "counter", "Words in a document that this version does not know.", ("field",)),
+    Family("unknown_values_total", "counter", "Values in documents that this version does not know.", ("field",)),
     # the identity of exporter and VM
-    Family("build_info", "info", "The version of this exporter.", ("version", "python_version")),
+    Family("build_info", "info", "Version of the exporter and of Python.", ("version", "python_version")),
     Family(
         "vm_info",
         "info",
-        "This VM as the metadata service describes it, with a label tag_NAME for each of `source.tags`; absent while "
-        "nothing of it is known.",
+        "Identity of this VM, with a label tag_NAME for each of `source.tags`; absent until any of it is known.",
         tuple(f"vm_{field}" if field in ("name", "id", "size") else field for field in VM_FIELDS),
     ),
     # the current events of this VM
-    Family("events", "gauge", "Events in the document that are known to name this VM.", ("event_type", "event_status")),
+    Family("events", "gauge", "Events in the document that affect this VM.", ("event_type", "event_status")),
     Family(
         "event_info",
         "gauge",
-        "1 for each event that is known to name this VM; vanishes with the event.",
+        "1 for each event that affects this VM.",
         ("event_id", "event_type", "event_source", "resource_type"),
     ),
     Family(
-        "event_status", "gauge", "1 for the status that the event has, 0 for the others.", ("event_id", "event_status")
+        "event_status", "gauge", "1 for the event's current status, 0 for the others.", ("event_id", "event_status")
     ),
     Family(
         "event_not_before_timestamp_seconds",
         "gauge",
-        "The earliest time at which the event starts by itself; absent once it has started.",
+        "Earliest time at which Azure starts the event; absent once it has started.",
         ("event_id",),
     ),
     Family(
         "event_advertised_duration_seconds",
         "gauge",
-        "How long Azure expects the interruption to last; absent if Azure does not say.",
+        "Interruption that Azure expects; absent if Azure gives none.",
         ("event_id",),
     ),
-    Family("event_first_seen_timestamp_seconds", "gauge", "When this exporter first saw the event.", ("event_id",)),
-    Family("event_started_timestamp_seconds", "gauge", "When the event was first seen Started.", ("event_id",)),
+    Family("event_first_seen_timestamp_seconds", "gauge", "Time when the agent first saw the event.", ("event_id",)),
+    Family("event_started_timestamp_seconds", "gauge", "Time when the event was first seen Started.", ("event_id",)),
     Family(
         "event_started_by",
         "gauge",
-        "1 while the event is Started: this_vm (its approval), other (another approver), not_before, or unknown.",
+        "1 for what started the event, while it is Started: this_vm (its approval), other (another "
+        "approver), not_before (it passed), or unknown.",
         ("event_id", "started_by"),
     ),
-    Family("event_approved_timestamp_seconds", "gauge", "When Azure accepted our approval.", ("event_id",)),
-    Family("event_resources", "gauge", "How many resources the event names, this VM included.", ("event_id",)),
+    Family(
+        "event_approved_timestamp_seconds", "gauge", "Time at which Azure accepted this VM's approval.", ("event_id",)
+    ),
+    Family("event_resources", "gauge", "Number of resources that the event affects, including this VM.", ("event_id",)),
     Family(
         "event_decision",
         "gauge",
-        "1 for what stands of the event now: whether it is approved or held, why, and by which rule.",
+        "1 for the current decision on the event: approve or hold, the reason, and the rule.",
         ("event_id", "decision", "reason", "rule"),
     ),
-    Family("event_series_dropped", "gauge", "Events of this VM without series of their own, being over the cap of 50."),
+    Family(
+        "event_series_dropped", "gauge", "Events of this VM without their own series, because more than 50 are open."
+    ),
     # what became of events
     Family(
-        "events_observed_total", "counter", "Events of this VM that came into sight.", ("event_type", "event_source")
+        "events_observed_total", "counter", "Events of this VM that the agent has seen.", ("event_type", "event_source")
     ),
     Family(
         "events_started_total",
         "counter",
-        "Observed starts of events of this VM, by what started them: this_vm, other, not_before, or unknown.",
+        "Events of this VM whose start was observed, by what started them: this_vm, other, not_before (it "
+        "passed), or unknown.",
         ("event_type", "started_by"),
     ),
     Family(
         "events_closed_total",
         "counter",
-        "Events of this VM that are gone; ended means that what became of them was not seen.",
+        "Closed events of this VM; outcome ended: it was not observed how.",
         ("event_type", "outcome"),
     ),
     Family(
         "notice_seconds",
         "histogram",
-        "NotBefore minus first sight, only of events that came into sight during unbroken polling.",
+        "NotBefore minus the time when first seen; only events that appeared during unbroken polling.",
         ("event_type",),
         NOTICE,
         rare=True,
@@ -188,7 +195,7 @@ FAMILIES: Final = (
     Family(
         "started_duration_seconds",
         "histogram",
-        "How long completed events were seen Started, to the poll; only where no gap or restart was in between.",
+        "Time that completed events were Started, by the polls; only without a polling gap or restart in between.",
         ("event_type",),
         STARTED,
         rare=True,
@@ -196,7 +203,7 @@ FAMILIES: Final = (
     Family(
         "observed_interruption_seconds",
         "histogram",
-        "Interruptions of this VM seen from inside; attributed to an event only while one of this VM was Started.",
+        "Interruptions of this VM, measured inside it; attributed: an event of this VM was Started.",
         ("kind", "attributed"),
         INTERRUPTION,
         rare=True,
@@ -205,77 +212,85 @@ FAMILIES: Final = (
     Family(
         "approval_decisions_total",
         "counter",
-        "Decisions about events, counted when verdict, reason or rule changes.",
+        "Decisions on events, counted when verdict, reason, or rule changes.",
         ("event_type", "decision", "reason", "rule"),
         rare=True,
     ),
-    Family("approval_requests_total", "counter", "Approvals sent to the metadata service, refused ones included."),
     Family(
-        "approval_request_failures_total", "counter", "Approvals that were not answered 200.", ("reason",), rare=True
+        "approval_requests_total", "counter", "Approval requests sent to the metadata service, failed ones included."
     ),
-    Family("approvals_outdated_total", "counter", "Approved events that then changed into what the rules would hold."),
+    Family(
+        "approval_request_failures_total",
+        "counter",
+        "Approval requests that Azure did not answer with HTTP 200.",
+        ("reason",),
+        rare=True,
+    ),
+    Family(
+        "approvals_outdated_total", "counter", "Approved events that changed so that the rules would now hold them."
+    ),
     Family(
         "approvals_postponed_total",
         "counter",
-        "Approvals that were due and, after a last look, not sent: a document too old, a new hold, a stop.",
+        "Approvals canceled at the last check before sending: document too old, new hold, or stop.",
     ),
     Family(
         "approval_held",
         "gauge",
-        "1 while the hold file holds every approval: it is there, or not clearly absent. 0 also without a hold file.",
+        "1 if the hold file exists or its absence cannot be verified, else 0; also 0 without a hold file.",
     ),
     Family("approval_mode", "gauge", "1 for the configured mode, 0 for the others.", ("mode",)),
     # delivery
-    Family("outbox_records", "gauge", "Records that wait for this destination.", ("destination",)),
+    Family("outbox_records", "gauge", "Records waiting for this destination.", ("destination",)),
     Family(
         "outbox_oldest_record_timestamp_seconds",
         "gauge",
-        "The time of the oldest record that waits for this destination; absent if none does.",
+        "Time of the oldest record waiting for this destination; absent if none is.",
         ("destination",),
     ),
     Family(
         "destination_records_parked",
         "gauge",
-        "Records that this destination refused while it accepted others; kept until requeue sends them again.",
+        "Records that this destination rejected while it accepted others; kept until requeue sends them again.",
         ("destination",),
     ),
     Family("outbox_bytes", "gauge", "Size of the outbox on disk."),
-    Family("outbox_capacity_bytes", "gauge", "The size at which the outbox drops its oldest undelivered records."),
+    Family("outbox_capacity_bytes", "gauge", "Size at which the outbox drops its oldest undelivered records."),
     Family(
         "outbox_writable",
         "gauge",
-        "1 if the last record was written, 0 if the disk refused it: nothing is approved, and records wait in memory.",
+        "1 if the last write succeeded, else 0: nothing is approved, and records wait in memory.",
     ),
     Family(
         "destination_sends_total",
         "counter",
-        "Attempts to send to this destination, failed ones included.",
+        "Send attempts to this destination, failed ones included.",
         ("destination",),
     ),
-    Family("destination_send_failures_total", "counter", "Attempts to send that failed.", ("destination", "reason")),
+    Family("destination_send_failures_total", "counter", "Failed send attempts.", ("destination", "reason")),
     Family("destination_records_sent_total", "counter", "Records that the destination acknowledged.", ("destination",)),
     Family(
         "destination_records_dropped_total",
         "counter",
-        "Records that were given up undelivered, or that the destination rejected out of a request that it accepted.",
+        "Records dropped undelivered, or rejected by the destination within an accepted request.",
         ("destination", "reason"),
     ),
-    Family(
-        "destination_send_duration_seconds", "histogram", "How long an acknowledged send took.", ("destination",), SEND
-    ),
+    Family("destination_send_duration_seconds", "histogram", "Duration of acknowledged sends.", ("destination",), SEND),
     Family(
         "destination_last_success_timestamp_seconds",
         "gauge",
-        "When this destination last acknowledged a record.",
+        "Time when this destination last acknowledged a record.",
         ("destination",),
     ),
     # the scrape endpoint
     Family(
         "web_certificate_not_after_timestamp_seconds",
         "gauge",
-        "When the certificate being served expires; absent without TLS.",
+        "Expiry time of the served certificate; absent without TLS.",
     ),
-    Family("web_config_reload_failures_total", "counter", "Changed web configurations that were not taken over."),
+    Family(
+        "web_config_reload_failures_total", "counter", "Changed web configurations that were invalid and not applied."
+    ),
 )
 BY_NAME: Final = {family.name: family for family in FAMILIES}
 
@@ -293,18 +308,18 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "destination": DESTINATIONS,
     "decision": tuple(verdict.value for verdict in Verdict),
 }
-"""The closed sets of words, by label. Other labels are open (ids, names of this VM) or depend on the configuration."""
+"""Closed sets of values, by label. Other labels are open (ids, names of this VM) or depend on the configuration."""
 
 
 def metrics_table() -> str:
-    """The table of metrics in Markdown, with the rare families and the words of the labels below it."""
+    """Return the Markdown table of metrics, followed by the rare families and the values of the labels."""
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     for family in FAMILIES:
         labels = " ".join(f"`{label}`" for label in family.labels)
         lines.append(f"| `{family.full_name}` | {family.type} | {labels} | {family.help} |")
     rare = ", ".join(f"`{family.name}`" for family in FAMILIES if family.rare)
-    lines += ["", f"These have no series before their first observation, which `increase()` therefore misses: {rare}."]
-    lines += ["The head of `alerts/rules.yml` says how to count it all the same."]
+    lines += ["", f"These have no series before their first observation, so `increase()` misses it: {rare}."]
+    lines += ["For an expression that counts it, see the head of `alerts/rules.yml`."]
     lines += ["", "| label | values |", "| --- | --- |"]
     lines += [f"| `{label}` | {' '.join(f'`{word}`' for word in words)} |" for label, words in WORDS.items()]
     return "\n".join(lines) + "\n"
