@@ -162,14 +162,14 @@ def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Br
         (
             ["--state", "p.json"],
             "Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=hunter2;",
-            "names no event hub",
+            "has no EntityPath",
         ),
-        (["--state", "p.json"], "hunter2", "is no connection string"),
-        (["--state", "p.json"], "", "set EVENT_HUBS_CONNECTION_STRING, or give --namespace and --hub"),
-        (["--state", "p.json", "--from", "hunter2"], "", "--from takes start or now"),
+        (["--state", "p.json"], "hunter2", "is not a connection string"),
+        (["--state", "p.json"], "", "no credentials; set EVENT_HUBS_CONNECTION_STRING, or --namespace and --hub"),
+        (["--state", "p.json", "--from", "hunter2"], "", "--from: unknown value; use start or now"),
         (["--conection-string=Endpoint=sb://x/;SharedAccessKey=hunter2"], "", "Unknown option '--conection-string'"),
-        (["hunter2"], "", "an argument that is no flag"),
-        ([], "", "give --state FILE"),
+        (["hunter2"], "", "unexpected argument; only flags are allowed"),
+        ([], "", "no --state FILE; set it to the file for the positions"),
     ],
 )
 def test_bad_usage_is_a_sentence(program: Path, flags: list[str], connection_string: str, sentence: str) -> None:

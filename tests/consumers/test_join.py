@@ -191,7 +191,7 @@ def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
     """The outcome is that of the best witness, and who contradicts is visible."""
     found = recorded([*life("web_0"), fact("scheduled", 0, "web_1"), closing("canceled", 105, "web_1")])
     assert (found["outcome"], found["outcome_by"]) == ("completed", "web_0")
-    assert found["conflicts"] == [{"field": "outcome", "said": {"canceled": ["web_1"], "completed": ["web_0"]}}]
+    assert found["conflicts"] == [{"field": "outcome", "values": {"canceled": ["web_1"], "completed": ["web_0"]}}]
 
 
 def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
@@ -240,7 +240,7 @@ def test_who_let_it_start_can_be_in_conflict() -> None:
     """Without an approval of ours, one clock says early and another late."""
     found = recorded([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
     assert found["started_by"] == "other"
-    assert found["conflicts"] == [{"field": "started_by", "said": {"other": ["web_0"], "not_before": ["web_1"]}}]
+    assert found["conflicts"] == [{"field": "started_by", "values": {"other": ["web_0"], "not_before": ["web_1"]}}]
 
 
 def test_what_each_vm_felt_is_the_most_it_told() -> None:

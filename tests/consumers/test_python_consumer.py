@@ -183,7 +183,7 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
 
         def printed(*bodies: bytes, caught_up: bool) -> list[str]:
             consumer.keep(bodies)
-            asyncio.run(consumer.tell(datetime.now(UTC), caught_up=caught_up))
+            asyncio.run(consumer.write_changed(datetime.now(UTC), caught_up=caught_up))
             return [json.loads(line)["state"] for line in path.read_text().splitlines()]
 
         assert printed(begun, caught_up=False) == ["started"], "its end may be what is read next"
@@ -213,11 +213,11 @@ def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Br
 @pytest.mark.parametrize(
     ("arguments", "environment", "sentence"),
     [
-        (["--state", "a.db"], {}, "set EVENT_HUBS_CONNECTION_STRING, or give --namespace and --hub"),
+        (["--state", "a.db"], {}, "no credentials; set EVENT_HUBS_CONNECTION_STRING, or --namespace and --hub"),
         (["--state", "no/folder/a.db"], {}, "unable to open"),
-        (["--state", "a.db", "--keep", "1w"], {}, "'1w' is no number with one of s, m, h, d"),
+        (["--state", "a.db", "--keep", "1w"], {}, "'1w' is not a number with a unit (s, m, h, d)"),
         (["--state", "a.db", "--give-up", "36501d"], {}, "'36501d' is more than a hundred years"),
-        (["--state", "a.db"], {"EVENT_HUBS_CONNECTION_STRING": "Endpoint=hunter2"}, "is no connection string"),
+        (["--state", "a.db"], {"EVENT_HUBS_CONNECTION_STRING": "Endpoint=hunter2"}, "is not a connection string"),
     ],
 )
 def test_bad_usage_is_a_sentence(

@@ -77,14 +77,14 @@ def test_a_summary_is_to_tell_until_it_was_told(tmp_path: Path) -> None:
     commit(store)
     store.close()
     store = Store(tmp_path / "a.db")
-    assert store.to_tell() == ["e-1"]
-    store.told({"e-1": at(900)})
+    assert store.pending() == ["e-1"]
+    store.mark_written({"e-1": at(900)})
     store.add([fact("scheduled", 0)])
-    assert store.to_tell() == []
+    assert store.pending() == []
     assert (store.overdue(at(901)), store.overdue(at(899))) == (["e-1"], [])
     store.add([fact("completed", 910)])
-    assert store.to_tell() == ["e-1"]
-    store.told({"e-1": NEVER})
+    assert store.pending() == ["e-1"]
+    store.mark_written({"e-1": NEVER})
     assert store.overdue(at(9_999_999)) == []
     store.close()
 
@@ -119,13 +119,13 @@ def test_old_events_are_forgotten_and_their_room_is_used_again(tmp_path: Path) -
         store.add([replace(fact("scheduled", 0, not_before=at(900)), event_id=f"e-{number:03}")])
     commit(store)
     assert store.forget(before=now[0], max_bytes=1 << 30) == 0
-    store.told({f"e-{number:03}": NEVER for number in range(199)})
+    store.mark_written({f"e-{number:03}": NEVER for number in range(199)})
     assert store.forget(before=1101.0, max_bytes=1 << 30) == 100
     assert list(store.facts("e-099")) == []
     assert list(store.facts("e-100")) != []
     assert 0 < store.forget(before=0.0, max_bytes=60_000) < 99
     assert list(store.facts("e-198")) != []
     store.forget(before=0.0, max_bytes=0)
-    assert store.to_tell() == ["e-199"]
+    assert store.pending() == ["e-199"]
     assert list(store.facts("e-199")) != []
     store.close()

@@ -237,7 +237,7 @@ def test_the_panels_of_a_month(database: Database) -> None:
     """Events a day, seconds felt, short notice and agents: what a dashboard says of the story."""
     queries = {title.split(" (")[0]: for_grafana(query) for title, query in panels().items()}
     found = {title: database.query(query, now=NOW) for title, query in queries.items()}
-    started = found["Events started a day, by type and outcome"]
+    started = found["Events started per day, by type and outcome"]
     assert [shown(row, "Time", "EventType", "Outcome", "Events") for row in started] == [
         ["03 00:00:00", "Freeze", "completed", 1],
         ["05 00:00:00", "Freeze", "completed", 1],
@@ -245,8 +245,8 @@ def test_the_panels_of_a_month(database: Database) -> None:
         ["12 00:00:00", "Reboot", "completed", 1],
         ["20 00:00:00", "Freeze", "open", 1],
     ]
-    observed = found["Interruption felt a day, p50, p99 and longest, in seconds"]
-    assert [shown(row, "Time", "p50", "p99", "longest") for row in observed] == [
+    felt = found["Interruptions per day: p50, p99, and longest, in seconds"]
+    assert [shown(row, "Time", "p50", "p99", "longest") for row in felt] == [
         ["03 00:00:00", 4.0, 4.0, 4.0],
         ["05 00:00:00", 7.5, 7.5, 7.5],
     ]

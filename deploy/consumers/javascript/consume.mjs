@@ -1,7 +1,7 @@
-// Reads the records of azure-scheduled-events-exporter from Event Hubs and writes a line of JSON for each on standard
-// output; with --events one for each event that is over. README.md says how to run it.
+// Read the records of azure-scheduled-events-exporter from Event Hubs and write a line of JSON for each on standard
+// output; with --events, one for each closed event. To run it, see README.md.
 //
-// Lines first, then the position: after a crash some lines come again, and none is missing.
+// The position is saved after the lines were written: a crash can repeat lines, but none is lost.
 
 import { EventHubConsumerClient, earliestEventPosition, latestEventPosition } from "@azure/event-hubs";
 import { closeSync, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
@@ -11,7 +11,7 @@ import { Reader } from "./reader.mjs";
 const VARIABLE = "EVENT_HUBS_CONNECTION_STRING";
 const REPORT_MS = 60_000;
 
-/** Positions in a JSON file, for one process: it owns every partition. */
+/** Positions in a JSON file, for one process, which owns every partition. */
 class PositionsFile {
   #path;
   #positions;
@@ -46,7 +46,7 @@ class PositionsFile {
     renameSync(`${this.#path}.new`, this.#path);
   }
 
-  /** The number of the last message that was told; -1 where none was. */
+  /** Return the number of the last message whose line was written; -1 if there is none. */
   numberOf(context) {
     return this.#positions[keyOf(context)]?.sequenceNumber ?? -1;
   }
@@ -62,7 +62,7 @@ const keyOf = (place) =>
 
 const write = (text) => new Promise((done, failed) => process.stdout.write(text, (error) => (error ? failed(error) : done())));
 
-/** Bad usage: a sentence, and exit code 2. */
+/** Print an error for bad usage, and exit with code 2. */
 function refuse(sentence) {
   console.error(`consume.mjs: ${sentence}`);
   process.exit(2);
@@ -76,11 +76,11 @@ async function clientOf(options, positions) {
     try {
       return new EventHubConsumerClient(options.group, ...place, positions, further);
     } catch {
-      // the text of the error holds the connection string
-      refuse(`${VARIABLE} is no connection string, or names no event hub, or another than --hub`);
+      // the error's text contains the connection string
+      refuse(`${VARIABLE} is not a connection string, has no EntityPath, or a different one than --hub`);
     }
   }
-  if (!options.namespace || !options.hub) refuse(`set ${VARIABLE}, or give --namespace and --hub`);
+  if (!options.namespace || !options.hub) refuse(`no credentials; set ${VARIABLE}, or --namespace and --hub`);
   const { DefaultAzureCredential } = await import("@azure/identity");
   const place = [options.namespace, options.hub, new DefaultAzureCredential()];
   return new EventHubConsumerClient(options.group, ...place, positions, further);
@@ -96,31 +96,31 @@ function flags() {
         group: { type: "string", default: "$Default" },
         from: { type: "string", default: "start" },
         events: { type: "boolean", default: false },
-        once: { type: "boolean", default: false }, // read what is there now, and end
+        once: { type: "boolean", default: false }, // read up to the current end of the hub, and exit
       },
     });
     return values;
   } catch (error) {
-    // What is no flag is not shown, nor what follows a flag: it may be anything.
+    // Don't print the argument or a flag's value: it can be a secret.
     const stray = error.code === "ERR_PARSE_ARGS_UNEXPECTED_POSITIONAL";
-    return refuse(stray ? "an argument that is no flag" : error.message.split(/[.=\n]/)[0]);
+    return refuse(stray ? "unexpected argument; only flags are allowed" : error.message.split(/[.=\n]/)[0]);
   }
 }
 
 const options = flags();
-if (!options.state) refuse("give --state FILE: where the positions are kept");
-if (options.from !== "start" && options.from !== "now") refuse("--from takes start or now");
+if (!options.state) refuse("no --state FILE; set it to the file for the positions");
+if (options.from !== "start" && options.from !== "now") refuse("--from: unknown value; use start or now");
 
 const reader = new Reader(options.events);
 let reported = JSON.stringify(reader.counts);
-let reasons = 0; // why messages were skipped so far: a new reason is reported at once
+let reasons = 0; // number of skip reasons so far: a new reason is logged at once
 const positions = new PositionsFile(options.state);
 const client = await clientOf(options, positions);
 let failure = null;
 let stopping = false;
 let working = Promise.resolve();
 
-// With --once: the number of the last message that is still to be read, by partition.
+// With --once: the number of the last message to read, by partition.
 const behind = options.once ? await ends() : new Map();
 
 async function ends() {
@@ -139,7 +139,7 @@ const subscription = client.subscribe(
   {
     processEvents: async (events, context) => {
       if (events.length === 0 || failure) return;
-      // One batch after the other, so that a slow reader of our output slows us down as well.
+      // One batch after the other, so that a slow reader of the output also slows down the reading.
       working = working.then(async () => {
         const lines = events.map((event) => reader.line(event.body)).filter((line) => line !== null);
         if (lines.length > 0) await write(lines.join("\n") + "\n");
@@ -147,11 +147,11 @@ const subscription = client.subscribe(
         if (Object.keys(reader.counts.skipped).length > reasons) report();
         isAt(context.partitionId, events.at(-1).sequenceNumber);
       });
-      await working.catch(stop); // the SDK would go on after it
+      await working.catch(stop); // the SDK would continue
     },
     processInitialize: async (context) => {
       const number = positions.numberOf(context);
-      // With --from now, what was there at the start is passed over where nothing was read before.
+      // With --from now, partitions without a saved position skip the messages from before the start.
       isAt(context.partitionId, number < 0 && options.from === "now" ? Infinity : number);
     },
     processError: async (error, context) => {
@@ -160,13 +160,13 @@ const subscription = client.subscribe(
   },
   {
     startPosition: options.from === "now" ? latestEventPosition : earliestEventPosition,
-    skipParsingBodyAsJson: true, // anybody may have sent it: it is parsed where it is checked
+    skipParsingBodyAsJson: true, // messages are untrusted: record.mjs parses and validates them
     maxBatchSize: 300,
-    maxWaitTimeInSeconds: 1, // a batch that is not full waits no longer
+    maxWaitTimeInSeconds: 1, // deliver an incomplete batch after this time
   },
 );
 
-/** The counts on standard error, if they have changed. */
+/** Print the counts on standard error, if they have changed. */
 function report() {
   const text = JSON.stringify(reader.counts);
   if (text !== reported) console.error(text);
@@ -183,7 +183,7 @@ async function stop(error) {
   if (failure) console.error(`${failure.name}: ${failure.message}`);
   console.error(JSON.stringify(reader.counts));
   setTimeout(() => process.exit(failure ? 1 : 0), 5_000).unref();
-  await working.catch(() => {}); // where it is the batch itself that stops, `working` is that batch
+  await working.catch(() => {}); // if a batch caused the stop, `working` is that batch
   await subscription.close().catch(() => {});
   await client.close().catch(() => {});
   process.exit(failure ? 1 : 0);

@@ -1,12 +1,12 @@
-// Messages become lines. Whatever a message is, it becomes a line, or it is counted: nothing here throws.
+// Convert messages to lines. Every message becomes a line or is counted; nothing here throws.
 
 import { read } from "./record.mjs";
 
-const REMEMBERED = 100_000; // ids and events; a copy comes within minutes of the first
-const OUTCOMES = ["completed", "canceled", "ended"]; // the best first: what the best witness saw
-const OTHER_ENDS = /[\x7f-\x9f\u2028\u2029]/g; // where some readers end a line, and what a terminal takes for a command
+const REMEMBERED = 100_000; // ids and events; copies arrive within minutes of the first
+const OUTCOMES = ["completed", "canceled", "ended"]; // the best first
+const OTHER_ENDS = /[\x7f-\x9f\u2028\u2029]/g; // line ends for some readers, and terminal control characters
 
-/** The newest keys with a value each; the oldest are forgotten. */
+/** A map that keeps only the newest keys. */
 class Recent {
   #values = new Map();
 
@@ -20,24 +20,24 @@ class Recent {
   }
 }
 
-/** Takes messages and makes lines. */
+/** Converts messages to lines, and counts. */
 export class Reader {
   counts = { received: 0, copies: 0, skipped: {} };
   #events;
   #ids = new Recent();
-  #told = new Recent();
+  #outcomes = new Recent();
 
   constructor(events) {
     this.#events = events;
   }
 
-  /** The line for a message's body, without its newline; null where there is none to write. */
+  /** Return the line for a message's body, without a newline; null if there is none to write. */
   line(body) {
     this.counts.received += 1;
     try {
       return this.#line(read(body));
     } catch {
-      return this.#skip("unexpected"); // one message never keeps the next ones from being read
+      return this.#skip("unexpected"); // one message must not stop the reading of the next
     }
   }
 
@@ -55,15 +55,15 @@ export class Reader {
     }
     this.#ids.set(key, true);
     const { summary, ...line } = fact;
-    const told = this.#events ? this.#closing(line, summary) : line;
-    return told && JSON.stringify(told).replace(OTHER_ENDS, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    const content = this.#events ? this.#closing(line, summary) : line;
+    return content && JSON.stringify(content).replace(OTHER_ENDS, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, "0")}`);
   }
 
-  /** One line for an event: of the first witness that closed it, and again where a later one saw more. */
+  /** Return a line for the first closing record of an event, and for later ones with a better outcome. */
   #closing(line, summary) {
     const rank = OUTCOMES.indexOf(line.kind);
-    if (rank < 0 || line.event_id === null || rank >= (this.#told.get(line.event_id) ?? OUTCOMES.length)) return null;
-    this.#told.set(line.event_id, rank);
+    if (rank < 0 || line.event_id === null || rank >= (this.#outcomes.get(line.event_id) ?? OUTCOMES.length)) return null;
+    this.#outcomes.set(line.event_id, rank);
     return { ...summary, event_id: line.event_id, event_type: line.event_type, reported_by: line.vm, outcome: line.kind };
   }
 }

@@ -1,10 +1,10 @@
-// One message as a fact: everything is checked, whoever may have sent it. Members that are not known are ignored.
+// Validate one message and convert it into a fact. Unknown members are ignored.
 
 export const MAX_BODY = 1 << 20; // bytes; the largest message of Event Hubs' Standard tier
 const MAX_KEY = 2048; // characters of an id, a source, a subject or a name
 const MAX_TEXT = 4096; // characters of a message
 const MAX_WORDS = 16;
-const MAX_NUMBER = 2 ** 53; // what a double holds exactly
+const MAX_NUMBER = 2 ** 53; // largest integer that a double holds exactly
 const PREFIX = "azure_scheduled_event.";
 const CLOSING = ["completed", "canceled", "ended"];
 const KINDS = new Set([
@@ -26,7 +26,7 @@ const KINDS = new Set([
   "agent.stopped",
 ]);
 
-/** The members of a closing record's summary that are told, and what each has to be if it is not null. */
+/** The members of a closing record's summary that lines contain, with the check of each value that isn't null. */
 const SUMMARY = {
   first_seen: isTime,
   seen_before: isKey,
@@ -53,10 +53,10 @@ const SUMMARY = {
   interruption_longest_seconds: isNumber,
 };
 
-/** A to Z in lower case and everything else as it is: ids that differ in no more are the same. */
+/** Return `text` with A to Z in lower case. Ids that only differ in this are the same. */
 export const lower = (text) => text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 
-/** The fact in a message's body (a Buffer), or `{ skipped: reason }`; never throws. */
+/** Return the fact in a message's body (a Buffer), or `{ skipped: reason }`. Never throws. */
 export function read(body) {
   if (!Buffer.isBuffer(body)) return { skipped: "not-json" };
   if (body.length > MAX_BODY) return { skipped: "too-large" };
@@ -84,7 +84,7 @@ function checked(content, kind) {
   const summary = CLOSING.includes(kind) ? summaryOf(data.summary) : null;
   if (summary === undefined) return null;
   const [azure, earlier] = [data.event, data.last_readable].map((value) => (isObject(value) ? value : {}));
-  const { EventType: type } = data.event_id ? { ...azure, ...earlier } : {}; // the latter in place of what can't be read
+  const { EventType: type } = data.event_id ? { ...azure, ...earlier } : {}; // last valid values replace invalid ones
   return {
     id,
     source,
@@ -99,7 +99,7 @@ function checked(content, kind) {
   };
 }
 
-/** The known members of a summary; undefined where one of them is of another type. Only these become a part of a line. */
+/** Return the known members of a summary, which become part of the line; undefined if one has the wrong type. */
 function summaryOf(given) {
   if (!isObject(given)) return undefined;
   const found = {};
@@ -123,7 +123,7 @@ function isKey(value) {
   return isText(value, MAX_KEY);
 }
 
-/** RFC 3339: with a date, a time and a zone. */
+/** Return whether the value is RFC 3339, with date, time, and zone. */
 function isTime(value) {
   const form = /^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$/;
   return typeof value === "string" && form.test(value) && !Number.isNaN(Date.parse(value));

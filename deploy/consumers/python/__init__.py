@@ -1,1 +1,1 @@
-"""The consumer in Python. `event_summaries` is the program; README.md says how to run it."""
+"""The consumer in Python. `event_summaries` is the program; see README.md."""

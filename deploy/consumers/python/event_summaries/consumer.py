@@ -1,9 +1,9 @@
-"""The program: Azure's SDK reads each partition, `store` keeps what it brings, summaries are written as they change.
+"""The program: Azure's SDK reads each partition, `store` keeps the facts, and changed summaries are written.
 
-Two things happen, both on one event loop. For each batch: check it, keep its facts and the position after it in one
-transaction. Every second: write a line for each event that changed since, flush, and remember that it was told. A line
-may come twice after a crash, and none is lost; of two lines about one event the one with more `records` is the newer,
-and of two with as many the later.
+Both tasks run on one event loop. For each batch: validate it, and keep its facts and the position after it in one
+transaction. Every second: write a line for each event that has changed, flush, and mark it as written. After a crash, a
+line can be repeated, but none is lost. Of two lines about one event, the one with more `records` is newer; if they are
+equal, the later one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .store import NEVER, Store
 LOG: Final = logging.getLogger("event_summaries")
 BATCH: Final = 300
 BALANCE_SECONDS: Final = 5.0
-"""After which the SDK takes up a partition that it lost."""
-TELL_SECONDS: Final = 1.0
+"""Interval at which the SDK claims partitions that it lost."""
+WRITE_SECONDS: Final = 1.0
 REST: Final = 4
-"""Telling rests this many times as long as it took: a burst of a thousand witnesses is told in a few lines."""
+"""Writing pauses this many times its own duration: a burst from a thousand VMs then takes only a few lines."""
 AT_ONCE: Final = 50
-"""Summaries written before reading goes on."""
+"""Summaries written before reading continues."""
 FORGET_SECONDS: Final = 300.0
 REPORT_SECONDS: Final = 60.0
 BEHIND: Final = timedelta(minutes=5)
@@ -48,30 +48,30 @@ CLOSE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the program is told. Times in seconds."""
+    """Options of the program. Times are in seconds."""
 
     begin: str = "start"
-    """Where to read a partition that has no checkpoint: `start` or `now`."""
+    """Where to start in a partition without a checkpoint: `start` or `now`."""
     give_up: float = 86_400.0
     keep: float = 30 * 86_400.0
     max_bytes: int = 1 << 30
     once: bool = False
-    """End when all that was there at the start is read and told."""
+    """End when everything that was in the hub at the start is read and written."""
 
 
 @dataclass
 class Counts:
-    """What was read since the start, for the log."""
+    """Counts since the start, for the log."""
 
     received: int = 0
     new: int = 0
     copies: int = 0
     about_vms: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
-    told: int = 0
+    written: int = 0
 
     def __str__(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps({**vars(self), "about_vms": dict(self.about_vms), "skipped": dict(self.skipped)})
 
 
@@ -86,12 +86,12 @@ class Consumer:
         self._newest: datetime | None = None
         self._failure: asyncio.Future[None] | None = None
         self._behind: dict[str, int] = {}
-        """The number of the last message that is still to be read, by partition; kept for `once`."""
+        """Number of the last message to read, by partition; only used for `once`."""
 
     # -- reading
 
     def keep(self, bodies: Iterable[bytes]) -> None:
-        """Check these messages and add their facts to the store; what is no record of ours is counted."""
+        """Validate these messages and add their facts to the store; count the others."""
         facts = []
         for body in bodies:
             self.counts.received += 1
@@ -109,13 +109,13 @@ class Consumer:
         self.counts.copies += len(facts) - new
 
     async def on_batch(self, context: Any, events: list[EventData]) -> None:
-        """A batch of one partition. What goes wrong here ends the program: the SDK would go on after it."""
+        """Handle a batch of one partition. An error here ends the program; the SDK would continue."""
         if not events:
             return
         try:
             self.keep(map(body_of, events))
             await context.update_checkpoint(events[-1])
-        except Exception as error:  # the SDK would log it and read on
+        except Exception as error:  # the SDK would log it and continue
             if self._failure is not None and not self._failure.done():
                 self._failure.set_exception(error)
             raise
@@ -125,54 +125,54 @@ class Consumer:
         self._is_at(context.partition_id, events[-1].sequence_number)
 
     async def on_partition(self, context: Any) -> None:
-        """A partition is read from its position on."""
+        """Note the position of a partition that the SDK starts to read."""
         place = (context.fully_qualified_namespace, context.eventhub_name, context.consumer_group)
         for checkpoint in await self._store.list_checkpoints(*place):
             if checkpoint["partition_id"] == context.partition_id:
                 self._is_at(context.partition_id, checkpoint["sequence_number"])
                 return
         if self._options.begin == "now":
-            self._behind.pop(context.partition_id, None)  # what was there at the start is passed over
+            self._behind.pop(context.partition_id, None)  # messages from before the start are skipped
 
     def _is_at(self, partition: str, number: int | None) -> None:
         if number is not None and number >= self._behind.get(partition, number):
             self._behind.pop(partition, None)
 
     async def on_error(self, context: Any, error: Exception) -> None:
-        """Said and no more: the SDK connects again."""
+        """Log the error; the SDK reconnects."""
         where = f"partition {context.partition_id}" if context is not None else "the event hub"
         LOG.warning("%s: %s: %s", where, type(error).__name__, str(error)[:300])
 
-    # -- telling
+    # -- writing
 
-    async def tell(self, now: datetime, *, caught_up: bool) -> None:
+    async def write_changed(self, now: datetime, *, caught_up: bool) -> None:
         """Write a line for each event that changed.
 
-        Only when `caught_up`, also for each whose end is overdue: before that its end may still be to be read.
+        If `caught_up`, also for each whose end is overdue. Before that, the record of its end may still be unread.
         """
-        waiting = self._store.to_tell()
+        waiting = self._store.pending()
         give_up = self._options.give_up if caught_up else None
         if give_up is not None:
             overdue = self._store.overdue(_text(now - timedelta(seconds=give_up)))
             waiting = list(dict.fromkeys([*waiting, *overdue]))
         for first in range(0, len(waiting), AT_ONCE):
-            self._tell(waiting[first : first + AT_ONCE], _text(now), give_up)
+            self._write(waiting[first : first + AT_ONCE], _text(now), give_up)
             await asyncio.sleep(0)
 
-    def _tell(self, event_ids: list[str], now: str, give_up: float | None) -> None:
-        told: dict[str, str] = {}
+    def _write(self, event_ids: list[str], now: str, give_up: float | None) -> None:
+        written: dict[str, str] = {}
         for event_id in event_ids:
             found = event_summary(self._store.facts(event_id), now, give_up)
             self._output.write(json.dumps(found) + "\n")
-            told[event_id] = NEVER if found["state"] in {"closed", "no-end"} else due(found)
+            written[event_id] = NEVER if found["state"] in {"closed", "no-end"} else due(found)
         self._output.flush()
         if self._is_file:
             os.fsync(self._output.fileno())
-        self._store.told(told)
-        self.counts.told += len(told)
+        self._store.mark_written(written)
+        self.counts.written += len(written)
 
     def _caught_up(self, now: datetime) -> bool:
-        """Whether what is read is of these minutes; with `once`, whether all that was there is read."""
+        """Whether the last messages are recent; with `once`, whether everything is read that was there at the start."""
         if self._options.once:
             return not self._behind
         quiet = time.monotonic() - self._last_batch > QUIET_SECONDS
@@ -181,9 +181,9 @@ class Consumer:
     # -- the loop
 
     async def run(self, client: EventHubConsumerClient, stop: asyncio.Event) -> None:
-        """Read and tell until `stop` is set; with `once` no longer than there is something to read.
+        """Read and write until `stop` is set; with `once`, until everything is read.
 
-        Raises sqlite3.Error for the store and OSError for the output, without a position after what was not kept.
+        Raises sqlite3.Error for the store and OSError for the output. No saved position is ahead of the kept facts.
         """
         self._failure = asyncio.get_running_loop().create_future()
         if self._options.once:
@@ -197,9 +197,9 @@ class Consumer:
                 starting_position="-1" if self._options.begin == "start" else "@latest",
             )
         )
-        telling = asyncio.ensure_future(self._tell_forever())
+        writing = asyncio.ensure_future(self._write_forever())
         stopping = asyncio.ensure_future(stop.wait())
-        ends: list[asyncio.Future[Any]] = [receiving, self._failure, telling, stopping]
+        ends: list[asyncio.Future[Any]] = [receiving, self._failure, writing, stopping]
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
@@ -208,34 +208,34 @@ class Consumer:
         for end in done:
             end.result()
 
-    async def _tell_forever(self) -> None:
+    async def _write_forever(self) -> None:
         forgotten = reported = time.monotonic()
-        said = ""
+        logged = ""
         while True:
             began = time.monotonic()
             now = datetime.now(UTC)
             caught_up = self._caught_up(now)
-            await self.tell(now, caught_up=caught_up)
+            await self.write_changed(now, caught_up=caught_up)
             if began - forgotten > FORGET_SECONDS:
                 forgotten = began
                 self._store.forget(time.time() - self._options.keep, self._options.max_bytes)
-            if began - reported > REPORT_SECONDS and str(self.counts) != said:
-                reported, said = began, str(self.counts)
-                LOG.info("%s", said)
-            if self._options.once and caught_up and not self._store.to_tell():
+            if began - reported > REPORT_SECONDS and str(self.counts) != logged:
+                reported, logged = began, str(self.counts)
+                LOG.info("%s", logged)
+            if self._options.once and caught_up and not self._store.pending():
                 return
-            await asyncio.sleep(max(TELL_SECONDS, REST * (time.monotonic() - began)))
+            await asyncio.sleep(max(WRITE_SECONDS, REST * (time.monotonic() - began)))
 
 
 async def _ends(client: EventHubConsumerClient) -> dict[str, int]:
-    """The number of the last message of each partition that has some."""
+    """Return the number of the last message of each partition that has any."""
     partitions = await client.get_partition_ids()
     found = await asyncio.gather(*map(client.get_partition_properties, partitions))
     return {one["id"]: one["last_enqueued_sequence_number"] for one in found if not one["is_empty"]}
 
 
 def body_of(event: EventData) -> bytes:
-    """The body as bytes, and no more of it than can be a record; what is not made of bytes is taken as empty."""
+    """Return the body as bytes, cut off when it is too large for a record; empty if it does not consist of bytes."""
     if event.body_type != AmqpMessageBodyType.DATA:
         return b""
     parts: Any = event.body

@@ -1,13 +1,14 @@
-"""The summary of one event out of all that a fleet told about it. Pure: no clock, no file, no network.
+"""Summarize one event from all records of a fleet about it. Pure: no clock, no file, no network.
 
-The same facts give the same summary, in whatever order and however often they come. Several VMs tell of one event:
-those that it names, and with `records.scope = "all"` their neighbours. Each is a witness, and all of its facts count:
+The same facts give the same summary, in any order and with any duplicates. Several VMs report an event: those in its
+`Resources`, and with `records.scope = "all"` their neighbours. All facts of every reporting VM count:
 
-- The event is over when a witness saw it begin and vanish (`completed`), or saw it vanish before it could begin
-  (`canceled`) while nobody who still has it saw it begin, or when nobody still has it.
-- The outcome is that of the best witness: `completed` before `canceled` before `ended` (which is: not seen), then the
-  one that watched with the fewest gaps. Who says something else is in `conflicts`.
-- Only the agent that approved an event knows it (`this_vm`): its neighbours record `other`, `not_before`, or `unknown`.
+- The event is closed if a VM observed its start and end (`completed`); if a VM observed its end before the start
+  (`canceled`), and no VM on which it is still open observed the start; or if it is open on no VM.
+- The outcome is that of the best observer: `completed` before `canceled` before `ended` (not observed), then the VM
+  with the fewest polling gaps. `conflicts` lists the other values.
+- Only the agent whose approval was accepted knows this (`this_vm`). Its neighbours report `other`, `not_before`, or
+  `unknown`.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ from .record import CLOSING, AzureEvent, Fact, lower
 
 OUTCOMES: Final = ("completed", "canceled", "ended")
 APPROVERS: Final = ("this_vm", "other", "not_before", "unknown")
-SIGHTS: Final = ("unbroken", "gap", "agent_start")
+SEEN_BEFORE: Final = ("unbroken", "gap", "agent_start")
 """Each with the best first."""
 WARNINGS: Final = frozenset({"approval.failed", "approval.outdated", "event.rejected"})
 SHOWN: Final = 10
-"""How many VMs a conflict names for each side."""
+"""Maximum number of VMs listed per value of a conflict."""
 
 
 def event_summary(facts: Iterable[Fact], now: str, give_up_seconds: float | None) -> dict[str, Any]:
-    """The summary of the event that these facts are about, ready for JSON; at least one fact.
+    """Return the summary of the event of these facts, ready for JSON. Needs at least one fact.
 
-    `now` is a time as facts have it: an event that nobody closed within `give_up_seconds` after the last word about it
-    and after its NotBefore is `no-end`; never with None. Copies (by `source` and `id`) count once. What nobody told
-    is null.
+    `now` is a time in the facts' format. An event that isn't closed `give_up_seconds` after its last record and its
+    NotBefore is `no-end`; with None, never. Copies (by `source` and `id`) count once. Values that no VM reported are
+    null.
     """
-    told = _without_copies(facts)
-    witnesses: dict[str, list[Fact]] = defaultdict(list)
-    for fact in told:
-        witnesses[fact.source].append(fact)
-    views = [_View(own) for own in witnesses.values()]
-    latest = next((fact.event for fact in reversed(told) if fact.event is not None), None)
-    not_before = next((fact.not_before for fact in reversed(told) if fact.not_before), None)
+    unique = _without_copies(facts)
+    by_source: dict[str, list[Fact]] = defaultdict(list)
+    for fact in unique:
+        by_source[fact.source].append(fact)
+    views = [_View(own) for own in by_source.values()]
+    latest = next((fact.event for fact in reversed(unique) if fact.event is not None), None)
+    not_before = next((fact.not_before for fact in reversed(unique) if fact.not_before), None)
     best = _best_closing(views)
     closed = best is not None and _is_over(views, best)
-    first = min((view.first for view in views if view.first), key=_first_sight, default=None)
-    names = _names(fact.vm for fact in told)
-    named = _names(name for resources in {fact.event.resources for fact in told if fact.event} for name in resources)
-    last = told[-1].time
+    first = min((view.first for view in views if view.first), key=_first_seen_key, default=None)
+    names = _names(fact.vm for fact in unique)
+    named = _names(name for resources in {fact.event.resources for fact in unique if fact.event} for name in resources)
+    last = unique[-1].time
     return {
-        "event_id": told[0].event_id,
+        "event_id": unique[0].event_id,
         "state": "closed" if closed else _open_state(views, max(last, not_before or ""), now, give_up_seconds),
         **_ending(best if closed else None),
         **_azure(latest),
@@ -63,23 +64,23 @@ def event_summary(facts: Iterable[Fact], now: str, give_up_seconds: float | None
         "seen_before": first.seen_before if first else None,
         "notice_seconds": first.notice_seconds if first else None,
         **_approval(views),
-        "started_at": min((fact.started_at for fact in told if fact.started_at), default=None),
-        **_felt(views),
-        "warnings": sorted({fact.kind for fact in told} & WARNINGS),
+        "started_at": min((fact.started_at for fact in unique if fact.started_at), default=None),
+        **_interruptions(views),
+        "warnings": sorted({fact.kind for fact in unique} & WARNINGS),
         "conflicts": _conflicts(views),
-        "records": len(told),
+        "records": len(unique),
         "last_record_at": last,
     }
 
 
 def due(found: dict[str, Any]) -> str:
-    """The time from which on the end of an open summary is waited for."""
+    """Return the time from which `give_up_seconds` count for an open summary."""
     last: str = max(found["last_record_at"], found["not_before"] or "")
     return last
 
 
 class _View:
-    """What one witness told, in the order of its own clock."""
+    """The facts of one VM, in the order of its clock."""
 
     def __init__(self, own: list[Fact]) -> None:
         self.own = own
@@ -89,7 +90,7 @@ class _View:
         self.closing = closings[-1] if closings and (not opened or opened[-1].time <= closings[-1].time) else None
         self.is_open = bool(opened) and self.closing is None
         self.started = any(fact.started_at for fact in own)
-        self.first = min((fact for fact in own if fact.first_seen), key=_first_sight, default=None)
+        self.first = min((fact for fact in own if fact.first_seen), key=_first_seen_key, default=None)
         decisions = [fact for fact in own if fact.kind == "approval.decided"]
         self.decision = decisions[-1] if decisions else None
         self.event = next((fact.event for fact in reversed(own) if fact.event is not None), None)
@@ -122,10 +123,10 @@ def _best_closing(views: list[_View]) -> Fact | None:
 
 
 def _trust(closing: Fact) -> tuple[object, ...]:
-    """The smaller, the better a witness saw how the event ended."""
+    """Return a sort key: the smaller, the better the VM observed the end of the event."""
     return (
         OUTCOMES.index(closing.kind),
-        _rank(SIGHTS, closing.seen_before),
+        _rank(SEEN_BEFORE, closing.seen_before),
         len(closing.unseen),
         closing.gaps,
         closing.gap_seconds,
@@ -146,7 +147,7 @@ def _ending(best: Fact | None) -> dict[str, Any]:
 
 
 def _azure(event: AzureEvent | None) -> dict[str, Any]:
-    """What Azure said last."""
+    """Return Azure's last values."""
     return {
         "event_type": event.event_type if event else None,
         "event_source": event.event_source if event else None,
@@ -157,7 +158,7 @@ def _azure(event: AzureEvent | None) -> dict[str, Any]:
 
 
 def _place(views: list[_View]) -> dict[str, Any]:
-    """Where the VMs are that it names, else where the witnesses are: all values that they have."""
+    """Return all locations and tags of the affected VMs, or of the reporting VMs if none is affected."""
     own = [view.last.place for view in views if view.last.affects_self]
     places = own or [view.last.place for view in views]
     tags: dict[str, set[str]] = defaultdict(set)
@@ -171,7 +172,7 @@ def _place(views: list[_View]) -> dict[str, Any]:
 
 
 def _approval(views: list[_View]) -> dict[str, Any]:
-    """Who let it start, and what the agents had decided last."""
+    """Return what started the event, and the last decisions of the agents."""
     by = min((view.approver for view in views if view.approver), key=lambda word: _rank(APPROVERS, word), default=None)
     accepted = sorted(
         (fact.approved_at, fact.vm, fact.rule or "") for view in views for fact in view.own if fact.approved_at
@@ -191,9 +192,9 @@ def _approval(views: list[_View]) -> dict[str, Any]:
     }
 
 
-def _felt(views: list[_View]) -> dict[str, Any]:
-    """How long each VM stood still during the event; null for one that watched and felt nothing."""
-    felt: dict[str, float | None] = {}
+def _interruptions(views: list[_View]) -> dict[str, Any]:
+    """Return the interruption of each VM during the event; None for a VM that measured none."""
+    seconds_by_vm: dict[str, float | None] = {}
     longest: list[float] = []
     for view in views:
         seconds = [fact.interruption_seconds for fact in view.own if fact.interruption_seconds is not None]
@@ -201,37 +202,37 @@ def _felt(views: list[_View]) -> dict[str, Any]:
             fact.interruption_longest_seconds for fact in view.own if fact.interruption_longest_seconds is not None
         ]
         if seconds:
-            felt[view.last.vm] = max([*seconds, felt.get(view.last.vm) or 0.0])
+            seconds_by_vm[view.last.vm] = max([*seconds, seconds_by_vm.get(view.last.vm) or 0.0])
         elif any(fact.watched and fact.affects_self for fact in view.own):
-            felt.setdefault(view.last.vm, None)
+            seconds_by_vm.setdefault(view.last.vm, None)
     return {
-        "interruption_seconds": dict(sorted(felt.items())),
+        "interruption_seconds": dict(sorted(seconds_by_vm.items())),
         "interruption_longest_seconds": max(longest, default=None),
     }
 
 
 def _conflicts(views: list[_View]) -> list[dict[str, Any]]:
-    """Where witnesses contradict each other: each value with the VMs that say so."""
-    said: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    us = any(view.approver == "this_vm" for view in views)
+    """Return the fields on which VMs disagree, and for each value the VMs that reported it."""
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    by_this_vm = any(view.approver == "this_vm" for view in views)
     for view in views:
         if view.closing is not None and view.closing.kind != "ended":
-            said["outcome"][view.closing.kind].add(view.last.vm)
-        if view.approver in {"other", "not_before"} and not us:
-            said["started_by"][view.approver].add(view.last.vm)
+            found["outcome"][view.closing.kind].add(view.last.vm)
+        if view.approver in {"other", "not_before"} and not by_this_vm:
+            found["started_by"][view.approver].add(view.last.vm)
         if view.event is not None and view.event.event_type:
-            said["event_type"][view.event.event_type].add(view.last.vm)
+            found["event_type"][view.event.event_type].add(view.last.vm)
         if view.event is not None and view.event.event_source:
-            said["event_source"][view.event.event_source].add(view.last.vm)
+            found["event_source"][view.event.event_source].add(view.last.vm)
     return [
-        {"field": field, "said": {value: sorted(vms)[:SHOWN] for value, vms in sorted(values.items())}}
-        for field, values in sorted(said.items())
+        {"field": field, "values": {value: sorted(vms)[:SHOWN] for value, vms in sorted(values.items())}}
+        for field, values in sorted(found.items())
         if len(values) > 1
     ]
 
 
 def _without_copies(facts: Iterable[Fact]) -> list[Fact]:
-    """Each fact once, in the order of the VMs' clocks."""
+    """Return each fact once, in the order of the VMs' clocks."""
     found: dict[tuple[str, str], Fact] = {}
     for fact in sorted(facts, key=_order):
         found.setdefault((fact.source, fact.id), fact)
@@ -239,7 +240,7 @@ def _without_copies(facts: Iterable[Fact]) -> list[Fact]:
 
 
 def _names(words: Iterable[str]) -> dict[str, str]:
-    """Names by their lower case; of two spellings the one that sorts first."""
+    """Return names by their lower case; of two spellings, the one that sorts first."""
     found: dict[str, str] = {}
     for word in sorted(set(words)):
         found.setdefault(lower(word), word)
@@ -250,7 +251,7 @@ def _rank(words: tuple[str, ...], word: str | None) -> int:
     return words.index(word) if word in words else len(words)
 
 
-def _first_sight(fact: Fact) -> tuple[str, str, str, str]:
+def _first_seen_key(fact: Fact) -> tuple[str, str, str, str]:
     return fact.first_seen or "", *_order(fact)
 
 

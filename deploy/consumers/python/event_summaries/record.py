@@ -1,7 +1,7 @@
-"""One message as a fact that can be joined: everything is checked, whoever may have sent it.
+"""Validate one message and convert it into a fact that can be joined.
 
-The shape is the agent's schema of records, version 1. Members that this version does not know are ignored; a known one
-of the wrong type makes the record unreadable. `data.event` is Azure's object as received, so there anything goes.
+The format is version 1 of the agent's record schema. Unknown members are ignored; a known member of the wrong type
+makes the record unreadable. `data.event` is Azure's object as received, so it can contain any type.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final, NoReturn
 MAX_BODY: Final = 1 << 20  # bytes; the largest message of Event Hubs' Standard tier
 MAX_KEY: Final = 2048  # characters of an id, a source, a subject or a name
 MAX_TEXT: Final = 4096  # characters of Azure's description
-MAX_NAMES: Final = 20_000  # resources of an event, a word each
+MAX_NAMES: Final = 20_000  # resources of an event
 MAX_TAGS: Final = 16  # as many as the agent publishes
-MAX_NUMBER: Final = 1 << 53  # what a double holds exactly; not a number and infinity are not below it
+MAX_NUMBER: Final = 1 << 53  # largest integer that a double holds exactly; excludes NaN and infinity
 PREFIX: Final = "azure_scheduled_event."
 
 CLOSING: Final = frozenset({"completed", "canceled", "ended"})
@@ -45,13 +45,13 @@ ABOUT_VMS: Final = frozenset(
         "agent.stopped",
     }
 )
-"""Two kinds may be about an event or about the VM."""
+"""Two kinds can be about an event or about the VM."""
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class Unreadable(ValueError):
-    """No record that can be joined. `reason` is one of REASONS."""
+    """The message is not a valid record. `reason` is a key of REASONS."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(REASONS[reason])
@@ -60,8 +60,8 @@ class Unreadable(ValueError):
 
 REASONS: Final = {
     "too-large": "more than 1 MiB",
-    "not-json": "no JSON object",
-    "not-cloudevents": "no CloudEvent of version 1.0",
+    "not-json": "not a JSON object",
+    "not-cloudevents": "not a CloudEvent of version 1.0",
     "other-producer": "a CloudEvent of another program",
     "other-version": "a record of another version of the schema",
     "unknown-kind": "a kind that this program does not know",
@@ -71,7 +71,7 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AzureEvent:
-    """What Azure says of an event; None for what it does not say, or not as a string."""
+    """Azure's object; None for values that are missing or have the wrong type."""
 
     event_id: str | None
     event_type: str | None
@@ -79,13 +79,13 @@ class AzureEvent:
     status: str | None
     description: str | None
     duration: int | None
-    """Seconds; None where Azure does not know (-1)."""
+    """In seconds; None if Azure gives none (-1)."""
     resources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the VM is; empty for what is not known."""
+    """Location of the VM; empty if not known."""
 
     subscription_id: str = ""
     resource_group: str = ""
@@ -96,13 +96,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One record as far as the join needs it. Times are RFC 3339 in UTC with microseconds, so they compare as text."""
+    """What the join needs of a record. Times are RFC 3339 in UTC with microseconds, so they compare as text."""
 
     source: str
     id: str
     kind: str
     event_id: str | None
-    """In lower case: the key of the join. None: the record is about a VM."""
+    """In lower case: the key of the join. None: the record is VM-wide."""
     time: str
     vm: str
     """The VM's name, else `source`."""
@@ -121,25 +121,25 @@ class Fact:
     verdict: str | None = None
     reason: str | None = None
     interruption_seconds: float | None = None
-    """How long the VM stood still during the event so far; None: not told."""
+    """Total interruption of the VM during the event so far; None: not reported."""
     interruption_longest_seconds: float | None = None
     watched: bool | None = None
-    """Of closing records: whether anybody looked for interruptions."""
+    """Closing records: whether interruptions were measured."""
     gone_at: str | None = None
     gaps: int = 0
-    """How many times the VM's polling was interrupted during the event, and for how long together."""
+    """Number of polling gaps on the VM during the event; `gap_seconds` is their total length."""
     gap_seconds: float = 0.0
     unseen: tuple[str, ...] = ()
     replaced_by: str | None = None
 
 
 def lower(text: str) -> str:
-    """A to Z in lower case and everything else as it is: ids and names that differ in no more are the same."""
+    """Return `text` with A to Z in lower case. Ids and names that only differ in this are the same."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def read(body: bytes) -> Fact:
-    """The fact in a message's body. Raises `Unreadable`, whatever the bytes are, and nothing else."""
+    """Return the fact in a message's body. Raises only `Unreadable`, for any bytes."""
     if len(body) > MAX_BODY:
         raise Unreadable("too-large")
     try:
@@ -152,7 +152,7 @@ def read(body: bytes) -> Fact:
 
 
 def _kind(content: dict[str, Any]) -> str:
-    """The kind of a CloudEvent of ours, by its type."""
+    """Return the kind of one of the agent's CloudEvents, from its type."""
     found = content.get("type")
     if content.get("specversion") != "1.0" or not isinstance(found, str):
         raise Unreadable("not-cloudevents")
@@ -171,7 +171,7 @@ def _fact(content: dict[str, Any], kind: str) -> Fact:
     envelope, vm = _Members(content), _Members(data.mapping("vm"))
     source, record_id, _ = (envelope.key(name) for name in ("source", "id", "subject"))
     raw, earlier = data.values.get("event"), data.values.get("last_readable")
-    if isinstance(raw, dict) and isinstance(earlier, dict):  # in place of what can't be read
+    if isinstance(raw, dict) and isinstance(earlier, dict):  # replaces invalid values
         raw = {**raw, **earlier}
     event_id = _event_id(data, kind)
     name = vm.text("name") or source
@@ -193,7 +193,7 @@ def _fact(content: dict[str, Any], kind: str) -> Fact:
 
 
 def _event_id(data: _Members, kind: str) -> str | None:
-    """Which event it is about; None for the VM."""
+    """Return the id of the record's event; None for VM-wide records."""
     found = data.text("event_id")
     if kind not in (ABOUT_EVENTS if found is not None else ABOUT_VMS):
         raise Unreadable("wrong-type")
@@ -201,7 +201,7 @@ def _event_id(data: _Members, kind: str) -> str | None:
 
 
 def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
-    """What this kind of record adds."""
+    """Return the members that only this kind of record has."""
     time = envelope.time_of("time")
     match kind:
         case "scheduled" | "started":
@@ -221,9 +221,8 @@ def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
             return {"attempts": data.integer("attempt")}
         case "interruption.observed":
             interruption = _Members(data.mapping("interruption"))
-            felt = interruption.number("total_seconds")
             return {
-                "interruption_seconds": felt,
+                "interruption_seconds": interruption.number("total_seconds"),
                 "interruption_longest_seconds": interruption.number("longest_seconds"),
             }
         case "completed" | "canceled" | "ended":
@@ -268,7 +267,7 @@ def _place(vm: _Members) -> Place:
 
 
 def _azure(raw: object) -> AzureEvent | None:
-    """Azure's object: its types are Azure's to choose, so nothing here is an error."""
+    """Return Azure's object. It can contain any type, so nothing here is an error."""
     if not isinstance(raw, dict):
         return None
     resources, duration = raw.get("Resources"), raw.get("DurationInSeconds")
@@ -291,7 +290,7 @@ def _azure(raw: object) -> AzureEvent | None:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """The members of a JSON object, each null or of its type; raises `Unreadable` for another."""
+    """The members of a JSON object, each null or of its type. Methods raise `Unreadable` for other types."""
 
     values: Mapping[str, Any]
 
@@ -300,14 +299,14 @@ class _Members:
         return found if isinstance(found, dict) else _wrong()
 
     def text(self, name: str) -> str | None:
-        """A short string; an empty one is nothing."""
+        """Return a short string; None if empty."""
         found = self.values.get(name)
         if found is not None and (not isinstance(found, str) or len(found) > MAX_KEY):
             _wrong()
         return _encodable(found) if found else None
 
     def key(self, name: str) -> str:
-        """A string that must be there."""
+        """Return a string that must not be missing."""
         return self.text(name) or _wrong()
 
     def number(self, name: str) -> float | None:
@@ -349,7 +348,7 @@ class _Members:
             _wrong()
 
     def time_of(self, name: str) -> str:
-        """A time that must be there."""
+        """Return a time that must not be missing."""
         return self.time(name) or _wrong()
 
 
@@ -358,7 +357,7 @@ def _wrong() -> NoReturn:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"JSON has no {word}")
+    raise ValueError(f"not valid in JSON: {word}")
 
 
 def _any_text(value: object, most: int = MAX_KEY) -> str | None:
@@ -366,5 +365,5 @@ def _any_text(value: object, most: int = MAX_KEY) -> str | None:
 
 
 def _encodable(text: str) -> str:
-    """Without lone surrogates, which no file can hold."""
+    """Return `text` without lone surrogates, which cannot be encoded."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
-"""What was read, and how far: records and checkpoints in one SQLite file, so that they can't disagree after a crash.
+"""Records and checkpoints in one SQLite file, so that they stay consistent after a crash.
 
-One process at a time owns the file. A batch is one transaction: its facts, which events they change, and the position
-after it. So a process that is killed at any moment begins again exactly where its facts end. Which summaries are still
-to be told is in the file as well: they are told again until `told` says that they were.
+One process at a time uses the file. A batch is one transaction: its facts, the events that they change, and the
+position after it. So a killed process resumes exactly after its last kept fact. The file also holds which summaries are
+pending: they are written again until `mark_written` records that they were.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ CREATE TABLE IF NOT EXISTS objects (
     event_id TEXT, digest TEXT, object TEXT NOT NULL, PRIMARY KEY (event_id, digest)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
-    event_id TEXT PRIMARY KEY, received REAL NOT NULL, to_tell INTEGER NOT NULL, due TEXT NOT NULL DEFAULT '~'
+    event_id TEXT PRIMARY KEY, received REAL NOT NULL, pending INTEGER NOT NULL, due TEXT NOT NULL DEFAULT '~'
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS to_tell ON events (to_tell);
+CREATE INDEX IF NOT EXISTS pending ON events (pending);
 CREATE INDEX IF NOT EXISTS due ON events (due);
 CREATE INDEX IF NOT EXISTS received ON events (received);
 """
 NEVER: Final = "~"
-"""`due` of an event whose end is not waited for: behind every time."""
+"""`due` of an event that the program no longer expects to end: sorts after every time."""
 KEPT: Final = 64
 MAX_FACTS: Final = 200_000
-"""Of one event. A fleet of 10,000 VMs tells 60,000 of an event that names all of them."""
+"""Per event. A fleet of 10,000 VMs sends 60,000 for an event that affects all of them."""
 
 _KEYS: Final = ("event_id", "source", "id", "event")
 _DEFAULTS: Final = {field.name: field.default for field in fields(Fact) if field.name not in _KEYS}
 
 
 class Busy(Exception):
-    """Another process has the file."""
+    """Another process uses the file."""
 
 
 class Store(CheckpointStore):
-    """The file. As a checkpoint store it is for one process: nobody else owns a partition."""
+    """The file. As a checkpoint store, it serves only one process, which owns every partition."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Opens the file or makes it. Raises `Busy`, sqlite3.Error."""
+        """Open or create the file. Raises `Busy`, sqlite3.Error."""
         self._clock = clock
         self._db = sqlite3.connect(path, timeout=0.0)
         try:
@@ -64,22 +64,22 @@ class Store(CheckpointStore):
         except sqlite3.OperationalError as error:
             self._db.close()
             if "locked" in str(error):
-                raise Busy(f"another process has {path}") from error
+                raise Busy(f"another process uses {path}") from error
             raise
         self._owned: dict[str, dict[str, Any]] = {}
         self._kept: dict[tuple[str, AzureEvent], str] = {}
-        """The digests of objects that were kept a moment ago: witnesses tell at the same time."""
+        """Digests of recently kept objects: VMs report an event at about the same time."""
 
     def close(self) -> None:
-        """Whatever is not committed is forgotten."""
+        """Close the file and discard uncommitted changes."""
         self._db.close()
 
     # -- records
 
     def add(self, facts: Iterable[Fact]) -> int:
-        """Keep those of these facts that are about events, each once; answers how many are new.
+        """Keep the facts that are about events, each once. Return the number of new ones.
 
-        They last from the next commit on.
+        They are durable after the next commit.
         """
         new: dict[str, None] = {}
         count = 0
@@ -92,52 +92,52 @@ class Store(CheckpointStore):
             if added:
                 new[fact.event_id] = None
         self._db.executemany(
-            "INSERT INTO events (event_id, received, to_tell) VALUES (?, ?, 1) "
-            "ON CONFLICT DO UPDATE SET received = excluded.received, to_tell = 1",
+            "INSERT INTO events (event_id, received, pending) VALUES (?, ?, 1) "
+            "ON CONFLICT DO UPDATE SET received = excluded.received, pending = 1",
             ((event_id, self._clock()) for event_id in new),
         )
         return count
 
     def facts(self, event_id: str) -> Iterator[Fact]:
-        """All facts of an event that are kept."""
+        """Yield the kept facts of an event, at most MAX_FACTS."""
         rows = self._db.execute("SELECT digest, object FROM objects WHERE event_id = ?", (event_id,))
         objects = {digest: _object_read(text) for digest, text in rows}
         query = "SELECT source, id, object, fact FROM facts WHERE event_id = ? LIMIT ?"
         for source, record_id, digest, text in self._db.execute(query, (event_id, MAX_FACTS)):
             yield _read(event_id, source, record_id, objects.get(digest), text)
 
-    def to_tell(self) -> list[str]:
-        """The events whose summaries changed since they were told."""
-        return [event_id for (event_id,) in self._db.execute("SELECT event_id FROM events WHERE to_tell = 1")]
+    def pending(self) -> list[str]:
+        """Return the events whose summaries changed since they were written."""
+        return [event_id for (event_id,) in self._db.execute("SELECT event_id FROM events WHERE pending = 1")]
 
     def overdue(self, before: str) -> list[str]:
-        """The open events whose end was due before this time."""
+        """Return the open events whose end was due before this time."""
         return [event_id for (event_id,) in self._db.execute("SELECT event_id FROM events WHERE due < ?", (before,))]
 
-    def told(self, due: Mapping[str, str]) -> None:
-        """The summaries of these events were told; each with the time from which on its end is waited for, or NEVER."""
+    def mark_written(self, due: Mapping[str, str]) -> None:
+        """Record that these summaries were written. Values: the time from which the end is due, or NEVER."""
         rows = [(time, event_id) for event_id, time in due.items()]
-        self._db.executemany("UPDATE events SET to_tell = 0, due = ? WHERE event_id = ?", rows)
+        self._db.executemany("UPDATE events SET pending = 0, due = ? WHERE event_id = ?", rows)
         self._db.commit()
 
     def forget(self, before: float, max_bytes: int) -> int:
-        """Drop the events that nobody has told about since this time (Unix), and the oldest ones of a file too large.
+        """Drop the events without a record since this time (Unix), and the oldest ones of a file above `max_bytes`.
 
-        Answers how many were dropped. The file does not shrink; its room is used again.
+        Return the number of dropped events. The file does not shrink; its free pages are used again.
         """
         self._kept.clear()
         dropped = self._drop("received < ?", before)
         while self._used() > max_bytes:
             (count,) = self._db.execute("SELECT count(*) FROM events").fetchone()
-            oldest = "event_id IN (SELECT event_id FROM events WHERE to_tell = 0 ORDER BY received LIMIT ?)"
+            oldest = "event_id IN (SELECT event_id FROM events WHERE pending = 0 ORDER BY received LIMIT ?)"
             if not (some := self._drop(oldest, 1 + count // 10)):
                 break
             dropped += some
         return dropped
 
     def _drop(self, which: str, value: float) -> int:
-        """Events with nothing to tell, by a condition of this module."""
-        query = f"SELECT event_id FROM events WHERE to_tell = 0 AND {which}"  # noqa: S608  # no text from outside
+        """Drop events that aren't pending, by a condition from this module. Return their number."""
+        query = f"SELECT event_id FROM events WHERE pending = 0 AND {which}"  # noqa: S608  # no text from outside
         rows = self._db.execute(query, (value,)).fetchall()
         for table in ("facts", "objects", "events"):
             self._db.executemany(f"DELETE FROM {table} WHERE event_id = ?", rows)  # noqa: S608  # as above
@@ -145,7 +145,7 @@ class Store(CheckpointStore):
         return len(rows)
 
     def _used(self) -> int:
-        """Bytes of the file that hold something."""
+        """Return the number of used bytes in the file."""
         pages, free, size = (
             int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
             for name in ("page_count", "freelist_count", "page_size")
@@ -153,7 +153,7 @@ class Store(CheckpointStore):
         return (pages - free) * size
 
     def _keep_object(self, event_id: str, event: AzureEvent | None) -> str | None:
-        """Azure's object is the same in the records of all witnesses, and may name a thousand VMs: it is kept once."""
+        """Keep Azure's object once: it is the same in the records of all VMs, and can list a thousand of them."""
         if event is None:
             return None
         if (known := self._kept.get((event_id, event))) is not None:
@@ -175,17 +175,17 @@ class Store(CheckpointStore):
         consumer_group: str,  # noqa: ARG002  # as above
         **_: Any,
     ) -> Iterable[dict[str, Any]]:
-        """Who reads which partition: this process, since it began."""
+        """Return the owner of each partition: this process."""
         return list(self._owned.values())
 
     async def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **_: Any) -> Iterable[dict[str, Any]]:
-        """Every claim is granted."""
+        """Grant every claim."""
         claimed = [{**claim, "last_modified_time": time.time(), "etag": "1"} for claim in ownership_list]
         self._owned |= {claim["partition_id"]: claim for claim in claimed}
         return claimed
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **_: Any) -> None:
-        """Commit: the position, and with it all facts that were added since the last commit."""
+        """Commit the position and all facts added since the last commit."""
         row = (_hub(checkpoint), json.dumps(dict(checkpoint)))
         self._db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?)", row)
         self._db.commit()
@@ -193,7 +193,7 @@ class Store(CheckpointStore):
     async def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **_: Any
     ) -> Iterable[dict[str, Any]]:
-        """Where each partition of this hub and group is to be read on."""
+        """Return the positions of this hub and consumer group."""
         wanted = (fully_qualified_namespace, eventhub_name, consumer_group)
         rows = self._db.execute("SELECT checkpoint FROM checkpoints")
         found = [json.loads(text) for (text,) in rows]
@@ -209,7 +209,7 @@ def _hub(checkpoint: Mapping[str, Any]) -> str:
 
 
 def _written(fact: Fact) -> str:
-    """The members that are not the default, as JSON."""
+    """Return the members that differ from their defaults, as JSON."""
     values = {name: value for name, default in _DEFAULTS.items() if (value := getattr(fact, name)) != default}
     if "place" in values:
         place: Place = values["place"]
