@@ -142,7 +142,7 @@ def records_table() -> str:
         for member, shape in members.items():
             cell = f"**`{member}`**" if member in part.get("required", ()) else f"`{member}`"
             meaning = shape.get("description", "").replace("|", "\\|")
-            lines.append(f"| {cell} | {_type(shape).replace(' or null', '?')} | {meaning} |")
+            lines.append(f"| {cell} | {_type(shape).replace(' (RFC 3339)', '').replace(' or null', '?')} | {meaning} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -169,7 +169,7 @@ def _members_table(schema: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_FORMATS: Final = {"date-time": "time", "uuid": "UUID", "uri-reference": "URI reference"}
+_FORMATS: Final = {"date-time": "time (RFC 3339)", "uuid": "UUID", "uri-reference": "URI reference"}
 
 
 def _type(shape: Mapping[str, Any]) -> str:
