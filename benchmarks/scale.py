@@ -210,7 +210,7 @@ def of_the_join(records: list[Record]) -> None:
             facts = [read(body) for body in bodies]
             for first in range(0, len(facts), BATCH):
                 store.add(facts[first : first + BATCH])
-            for event_id in store.to_tell():
+            for event_id in store.pending():
                 event_summary(store.facts(event_id), facts[-1].time, None)
             cpu = time.process_time() - began
             store.close()

@@ -44,7 +44,7 @@ def every_record() -> list[Record]:
     """One of each kind, and of VMs whose names make an odd `source`."""
     odd = [RecordFactory(vm, NOON, 2).anomaly(State(NOON, vm_key="k"), "slow-first-answer")[1] for vm in ODD_VMS]
     kinds = [make()[1] for make in EXAMPLES.values()]
-    # An id of its own for each: the examples are of different states.
+    # Each has its own id, because the examples come from different states.
     return [replace(record, id=str(uuid.UUID(int=number, version=5))) for number, record in enumerate([*kinds, *odd])]
 
 
@@ -77,7 +77,7 @@ def arrived() -> Iterator[list[Arrived]]:
 
 
 def test_pypis_cloudevents_reads_every_record(arrived: list[Arrived]) -> None:
-    """As a structured message of its AMQP binding: attributes of the right types, time aware, data as it was told."""
+    """As a structured message of its AMQP binding: attributes of the right types, time aware, data unchanged."""
     for one in arrived:
         event = from_amqp_event(AMQPMessage({"content-type": one.content_type}, {}, one.body))
         attributes = event.get_attributes()

@@ -103,7 +103,7 @@ def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: Send
     assert counts["skipped"] == {}
 
 
-def test_with_events_it_tells_how_each_ended(tmp_path: Path, broker: Broker, program: Path) -> None:
+def test_events_flag_writes_one_line_per_closed_event(tmp_path: Path, broker: Broker, program: Path) -> None:
     """One line per event that is over, of the witness that saw most; hostile messages are counted."""
     deliver(broker, [b"nonsense", b"[]", b'{"specversion": "1.0", "type": "com.example"}', *recorded(), *recorded()])
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--events", "--once")
@@ -122,7 +122,7 @@ def test_with_events_it_tells_how_each_ended(tmp_path: Path, broker: Broker, pro
 def test_a_hostile_message_is_counted_and_passed_over(
     tmp_path: Path, broker: Broker, program: Path, flags: list[str]
 ) -> None:
-    """Between records that are told: it neither stops the program nor is met again by the next one."""
+    """Between valid records, it neither stops the program nor is read again by the next one."""
     state, path, bad = tmp_path / "positions.json", tmp_path / "lines.jsonl", list(hostile().values())
     no_bytes = [AmqpAnnotatedMessage(value_body={"a": 1}), AmqpAnnotatedMessage(sequence_body=[["a"], [1, None]])]
     deliver(broker, recorded()[:5], *([body] for body in bad), no_bytes, recorded()[5:])
@@ -139,7 +139,7 @@ def test_a_hostile_message_is_counted_and_passed_over(
 
 
 def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Broker, program: Path) -> None:
-    """Not only at the end: the counts, after the first message that is no record, then once a minute if they change."""
+    """Counts appear after the first skipped message, then once a minute if they change, and at the end."""
     deliver(broker, [b"nonsense"])
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE)
     assert process.stderr is not None
@@ -150,7 +150,7 @@ def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Brok
 
 
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker, program: Path) -> None:
-    """Nobody waits for messages that are passed over."""
+    """The program doesn't wait for skipped messages."""
     deliver(broker, recorded())
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--once", "--from", "now")
     assert finished(process)["received"] == 0

@@ -1,4 +1,4 @@
-"""The join of a fleet's records: one summary per event, whoever told it, in whatever order and however often."""
+"""The join of a fleet's records: one summary per event, from any VMs, in any order, and with duplicates."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def test_order_and_copies_change_nothing(facts: list[Fact], chance: random.Rando
 
 
 @given(FACTS)
-def test_any_summary_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
-    """Whatever was told: a state of the four, an outcome exactly when it is over, no record counted twice."""
+def test_every_summary_is_consistent_json(facts: list[Fact]) -> None:
+    """For any records: one of the four states, an outcome only if closed, and no record counted twice."""
     found = recorded(facts, 30.0)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["state"] in {"scheduled", "started", "no-end", "closed"}
@@ -141,7 +141,7 @@ def test_any_summary_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
 
 
 @given(FACTS)
-def test_who_told_and_who_was_silent_are_all_there_are(facts: list[Fact]) -> None:
+def test_every_resource_is_reported_by_or_not_reported_by(facts: list[Fact]) -> None:
     """A VM that Azure names is among those who told, or it is silent; names are compared without case."""
     found = recorded(facts)
     heard = {name.lower() for name in found["reported_by"]}
@@ -237,22 +237,22 @@ def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None
 
 
 def test_who_let_it_start_can_be_in_conflict() -> None:
-    """Without an approval of ours, one clock says early and another late."""
+    """Without an approval by an agent, one clock shows an early start and another a late one."""
     found = recorded([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
     assert found["started_by"] == "other"
     assert found["conflicts"] == [{"field": "started_by", "values": {"other": ["web_0"], "not_before": ["web_1"]}}]
 
 
-def test_what_each_vm_felt_is_the_most_it_told() -> None:
-    """Zero is not the same as nobody watched: a VM that watched and felt nothing is there with null."""
-    observed = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
-    observed += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
-    found = recorded([*life("web_0"), *life("web_1"), *observed, *life("neighbour")])
+def test_interruption_of_a_vm_is_its_largest_reported_total() -> None:
+    """A VM that measured no interruption has null; a VM that didn't measure is missing."""
+    felt = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
+    felt += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
+    found = recorded([*life("web_0"), *life("web_1"), *felt, *life("neighbour")])
     assert found["interruption_seconds"] == {"web_0": 5.5, "web_1": None}
     assert found["interruption_longest_seconds"] == 3.5
 
 
-def test_an_event_whose_end_never_comes_is_given_up() -> None:
+def test_event_without_an_end_becomes_no_end() -> None:
     """After its last word and its NotBefore; a late end still closes it."""
     open_event = [fact("scheduled", 0, not_before=at(900))]
     assert recorded(open_event, 60.0, at(930))["state"] == "scheduled"
@@ -271,7 +271,7 @@ def test_the_places_and_tags_are_those_of_the_vms_that_it_names() -> None:
     assert recorded([fact("scheduled", 0, "neighbour", place=other)])["tags"] == {"owner": ["team-b"]}
 
 
-def test_what_azure_said_last_is_shown_with_all_that_it_ever_named() -> None:
+def test_summary_has_the_last_values_and_all_resources() -> None:
     """A VM that an update dropped was named all the same."""
     later = replace(EVENT, resources=("web_1",), status="Started")
     found = recorded([fact("scheduled", 0), fact("updated", 5, event=later)])

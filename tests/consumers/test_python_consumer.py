@@ -135,7 +135,7 @@ def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None
     assert "stolen" not in json.dumps(list(found))
 
 
-def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
+def test_every_readable_message_is_kept_and_written(tmp_path: Path) -> None:
     """Of hostile messages and 3,000 mutants of records, each is refused with a reason, or has a summary."""
     store = Store(tmp_path / "summaries.db")
     kept = Counter[str]()
@@ -156,8 +156,8 @@ def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
     assert kept["wrong-type"] > 500
 
 
-def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broker) -> None:
-    """It ends with a failure; the summaries are told by the next one."""
+def test_closed_output_loses_no_summary(tmp_path: Path, broker: Broker) -> None:
+    """The program fails, and the next one writes the summaries."""
     deliver(broker, recorded())
     reading, writing = os.pipe()
     os.close(reading)
@@ -172,8 +172,8 @@ def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broke
     assert last_lines(path.read_text()) == summaries(recorded())
 
 
-def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
-    """When what is read is of now, and nothing was said of it for so long; what closes it later is told again."""
+def test_event_without_an_end_is_written_once(tmp_path: Path) -> None:
+    """Once the last messages are recent and the event has had no record for that time; a later end is written again."""
     lives = {kind: body for body in recorded() if b"26BA4D5C" in body for kind in [json.loads(body)["type"]]}
     begun, over = lives["azure_scheduled_event.started.v1"], lives["azure_scheduled_event.completed.v1"]
     path = tmp_path / "out.jsonl"
@@ -192,7 +192,7 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
         store.close()
 
 
-def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp_path: Path, broker: Broker) -> None:
+def test_later_run_writes_an_event_without_an_end(tmp_path: Path, broker: Broker) -> None:
     """As a job that runs with --once every hour does it, on a hub in which nothing came since."""
     deliver(broker, [body for body in recorded() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
     state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
@@ -203,7 +203,7 @@ def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp
 
 
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker) -> None:
-    """Nobody waits for messages that are passed over."""
+    """The program doesn't wait for skipped messages."""
     deliver(broker, recorded())
     with (tmp_path / "summaries.jsonl").open("a", encoding="utf-8") as output:
         counts = finished(started(broker, tmp_path / "summaries.db", output, "--once", "--from", "now"))

@@ -1,4 +1,4 @@
-"""What the Python consumer takes out of one message, whoever sent it."""
+"""What the Python consumer reads from one message, from any sender."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_closing_record_brings_its_summary() -> None:
 
 
 def test_ids_that_differ_in_case_are_one() -> None:
-    """By ASCII's letters alone, as the agent compares them."""
+    """Only ASCII letters are folded, as in the agent."""
     assert read(changed(subject=EVENT_ID.upper())).event_id == read(changed(subject=EVENT_ID.lower())).event_id
     assert lower("KſK") == folded("KſK") == "kſk"
 

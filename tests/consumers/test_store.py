@@ -58,7 +58,7 @@ def test_any_facts_are_read_back_as_they_were(some: list[Fact]) -> None:
 
 
 def test_what_was_not_committed_is_read_again(tmp_path: Path) -> None:
-    """Facts, what is to tell and the position last together or not at all."""
+    """Facts, pending summaries, and the position are durable together or not at all."""
     store = Store(tmp_path / "a.db")
     store.add([fact("scheduled", 0)])
     commit(store, number=1)
@@ -70,8 +70,8 @@ def test_what_was_not_committed_is_read_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_summary_is_to_tell_until_it_was_told(tmp_path: Path) -> None:
-    """Over a restart, and again when something new is told of it; a copy is nothing new."""
+def test_summary_is_pending_until_it_is_written(tmp_path: Path) -> None:
+    """Across a restart, and again after a new record of the event; a copy changes nothing."""
     store = Store(tmp_path / "a.db")
     store.add([fact("scheduled", 0)])
     commit(store)
@@ -100,7 +100,7 @@ def test_each_hub_group_and_partition_has_its_own_position(tmp_path: Path) -> No
 
 
 def test_one_process_has_the_file(tmp_path: Path) -> None:
-    """A second one is told so, and does no harm."""
+    """A second process gets an error and changes nothing."""
     store = Store(tmp_path / "a.db")
     with pytest.raises(Busy, match="another process"):
         Store(tmp_path / "a.db")
@@ -111,7 +111,7 @@ def test_one_process_has_the_file(tmp_path: Path) -> None:
 
 
 def test_old_events_are_forgotten_and_their_room_is_used_again(tmp_path: Path) -> None:
-    """By age, and the oldest first where the file is too large; never one that is still to tell."""
+    """By age, and the oldest first where the file is too large; never a pending one."""
     now = [1000.0]
     store = Store(tmp_path / "a.db", clock=lambda: now[0])
     for number in range(200):

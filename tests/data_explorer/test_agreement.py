@@ -1,4 +1,4 @@
-"""The summaries of the functions, and those of the consumer in Python: out of the same records the same is told."""
+"""The functions and the Python consumer summarize the same records in the same way."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ROOTS: Final = {"Record": (), "Data": ("data",), "Tags": ("data", "vm", "tags")}
 """Where in a record the dynamic columns begin that members are taken out of."""
 
 AZURE: Final = {"Resources": "array", "DurationInSeconds": "integer"}
-"""What a field of Azure's object is, where it is no text."""
+"""Types of the fields of Azure's object that aren't strings."""
 
 FITTING: Final = {
     "tostring": {"string"},
@@ -38,7 +38,7 @@ FITTING: Final = {
     "tobool": {"boolean"},
     "todynamic": {"array", "object"},
 }
-"""What each conversion may be given, null beside it."""
+"""Types that each conversion accepts, in addition to null."""
 
 
 def calls() -> dict[str, str]:

@@ -104,7 +104,7 @@ def test_every_kind_of_record_is_one_row(kind: str, by_kind: Mapping[str, dict[s
 
 
 def test_every_column_was_seen_with_a_value(by_kind: Mapping[str, dict[str, Any]]) -> None:
-    """The records of all kinds together fill each column at least once, but for those that have tests of their own."""
+    """The records of all kinds together fill each column at least once, except for those with their own tests."""
     empty = {
         column
         for column in tables()["ScheduledEventsTyped"]
@@ -113,7 +113,7 @@ def test_every_column_was_seen_with_a_value(by_kind: Mapping[str, dict[str, Any]
     assert empty <= {"SubscriptionId", "ResourceGroup", "VmssName", "Tags", "AnnouncedSeconds"}
 
 
-def test_all_that_a_vm_says_of_itself_arrives(database: Database) -> None:
+def test_every_member_of_vm_arrives(database: Database) -> None:
     """Place and tags: a tag that the VM lacks is null in the row as well."""
     record = cloudevent("scheduled")
     place = {"subscription_id": "s", "resource_group": "g", "vmss_name": "web", "tags": {"owner": "shop", "team": None}}
@@ -183,7 +183,7 @@ def test_no_message_is_of_another_kind_than_its_type(database: Database) -> None
 
 
 def test_a_hostile_message_leaves_the_rows_of_the_others_as_they_are(database: Database) -> None:
-    """It leaves no row, or one about an event of its own with the kind of its type."""
+    """It produces no row, or one about its own event, with the kind of its type."""
     before = {row["Kind"]: row for row in stored(database, *(cloudevent(kind) for kind in KINDS))}
     messages = list(readable_messages())
     rows = stored(database, *messages)
@@ -207,7 +207,7 @@ def readable_messages() -> Iterator[Any]:
 
 @pytest.mark.parametrize("found", [None, "text", 7, ["anything", None], {"EventId": 7, "DurationInSeconds": "soon"}])
 def test_an_object_of_azure_that_is_none_leaves_its_columns_empty(found: Any, database: Database) -> None:
-    """event.rejected quotes whatever stood there: the row comes all the same."""
+    """event.rejected contains any value as received, and still produces a row."""
     record = cloudevent("event.rejected")
     record["data"]["event"] = found
     (row,) = stored(database, record)

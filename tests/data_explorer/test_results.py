@@ -109,8 +109,8 @@ def test_an_event_that_is_still_open_for_one_vm_is_not_ended() -> None:
     other.close()
 
 
-def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None:
-    """Under the documented minimum; just so, a poll late; and not known where nobody saw it Scheduled, or in time."""
+def test_short_notice_is_null_if_unknown(database: Database) -> None:
+    """Below the documented minimum; just met, one poll late; and unknown if not seen Scheduled, or not in time."""
     rows = ask(database, "Notice")
     assert [shown(row, "NoticeSeconds", "MinimumSeconds", "Short") for row in rows] == [
         [900.0, 900.0, False],
@@ -124,8 +124,8 @@ def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None
     assert strict["Short"] is False
 
 
-def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> None:
-    """A row per VM that the event names; nothing felt is null, not 0; the interruptions of one event are added."""
+def test_observed_interruptions_are_compared_with_announced_ones(database: Database) -> None:
+    """A row per affected VM; null, not 0, without an interruption; interruptions of one event are added up."""
     rows = ask(database, "Freezes")
     columns = (
         "VmName",
@@ -147,7 +147,7 @@ def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> N
     ]
 
 
-def test_what_was_felt_is_known_without_the_closing_record() -> None:
+def test_interruptions_are_known_without_the_closing_record() -> None:
     """The records of the interruptions tell it, should that of the end be lost."""
     other = Database()
     other.ingest(record for record in scenario.month() if record["data"]["kind"] != "completed")
@@ -171,7 +171,7 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
     assert [shown(row, "EventType") for row in ask(database, "NeverEnded", ", 12d")] == [["Terminate"]]
 
 
-def test_who_approved_is_told(database: Database) -> None:
+def test_approvals_show_what_started_each_event(database: Database) -> None:
     """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
     row = of(ask(database, "Approvals"), scenario.APPROVED)
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == [
@@ -187,7 +187,7 @@ def test_who_approved_is_told(database: Database) -> None:
 
 
 def test_agents_are_as_they_were_at_that_time(database: Database) -> None:
-    """Version and mode of the last start before, and whether the agent said that it stopped since."""
+    """Version and mode of the last start before, and whether the agent has stopped since."""
     rows = ask(database, "Agents")
     assert [shown(row, "VmName", "Version", "Mode", "Stopped") for row in rows] == [
         ["web-0", "1.0.0", "enforce", True],
@@ -202,8 +202,8 @@ def test_agents_are_as_they_were_at_that_time(database: Database) -> None:
     ]
 
 
-def test_the_timeline_is_all_that_was_told_of_events(database: Database) -> None:
-    """In the order of time, without what is about VMs alone, and without what lies outside of the span."""
+def test_timeline_has_every_record_of_events(database: Database) -> None:
+    """Sorted by time, without VM-wide records, and only from the span."""
     rows = ask(database, "Timeline")
     begin = scenario.at(1, "00:00:00").replace(tzinfo=None)
     recorded = [record for record in scenario.month() if record["data"]["event_id"] and record["time"] >= "2026-11-01"]
@@ -234,7 +234,7 @@ def test_a_panel_shows_something(title: str, database: Database) -> None:
 
 
 def test_the_panels_of_a_month(database: Database) -> None:
-    """Events a day, seconds felt, short notice and agents: what a dashboard says of the story."""
+    """Events per day, interruptions, short notice, and agents, from the month of records."""
     queries = {title.split(" (")[0]: for_grafana(query) for title, query in panels().items()}
     found = {title: database.query(query, now=NOW) for title, query in queries.items()}
     started = found["Events started per day, by type and outcome"]
