@@ -261,7 +261,7 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ),
     (
         "docs/windows.md",
-        "a hold file is set, all else is a comment",
+        "The installation writes a `config.toml` in which only the hold file is set.",
         lambda: bool(settings("Windows: MSI, zip, pip")["approval"]["hold_file"]) and windows_waits_for_nothing(),
     ),
 ]

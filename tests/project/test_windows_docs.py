@@ -180,5 +180,5 @@ def test_the_event_log_is_read_where_the_source_is_not_registered_any_more() -> 
 @pytest.mark.parametrize("name", msi.PROPERTIES)
 def test_every_property_of_the_msi_is_explained(name: str) -> None:
     """The table has each property that an administrator may give."""
-    table = PAGE.read_text(encoding="utf-8").partition("| property | is |")[2].partition("\n\n")[0]
+    table = PAGE.read_text(encoding="utf-8").partition("| property | meaning |")[2].partition("\n\n")[0]
     assert f"`{name}`" in table
