@@ -208,12 +208,15 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
         "Helm chart, kustomize; approvals off",
         lambda: policy("Helm chart, kustomize base").mode is Mode.OFF,
     ),
-    ("docs/kubernetes.md", "Approvals are off", lambda: policy("Helm chart, kustomize base").mode is Mode.OFF),
-    ("docs/kubernetes.md", "`approval.mode` is `off`", lambda: policy("Helm chart, kustomize base").mode is Mode.OFF),
+    (
+        "docs/kubernetes.md",
+        "The chart and the kustomize base set the [mode](approvals.md) to `off`",
+        lambda: policy("Helm chart, kustomize base").mode is Mode.OFF,
+    ),
     ("docs/azure.md", "Approvals stay `dry-run`.", lambda: policy("cloud-init").mode is Mode.DRY_RUN),
     (
         "docs/azure.md",
-        "`fleet.toml` has the mode, the rules, the hold file, and the event files of the package",
+        "`fleet.toml` has the mode, rules, hold file, and event files of the package",
         cloud_init_is_the_package,
     ),
     (
