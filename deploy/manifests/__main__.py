@@ -1,4 +1,4 @@
-"""Writes what is generated: `python -m deploy.manifests`, which `make generate` calls."""
+"""Entry point of `python -m deploy.manifests`, which `make generate` calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from deploy.manifests.render import generated
 
 
 def main() -> None:
-    """Write each file that changed, and say so."""
+    """Write the files that changed, and print their paths."""
     for path, text in generated():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -17,19 +17,19 @@
 {{- .Values.serviceAccount.name | default (ternary (include "agent.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
-{{/* What pods are known by: two releases, each for its own node pools, are two things. */}}
+{{/* Labels that select the pods. They differ between releases, so that two releases can serve different node pools. */}}
 {{- define "agent.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "agent.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 
-{{/* Of every object. Helm itself adds app.kubernetes.io/managed-by to what it installs. */}}
+{{/* Labels of every object. Helm adds app.kubernetes.io/managed-by itself. */}}
 {{- define "agent.labels" -}}
 {{ include "agent.labelsWith" (dict "root" . "further" dict) }}
 {{- end -}}
 
-{{/* The same with further ones, which beat `labels`: a key that stands twice is refused by kustomize, and so by Flux. */}}
+{{/* The same with additional labels, which take precedence over `labels`: kustomize, and so Flux, rejects duplicate keys. */}}
 {{- define "agent.labelsWith" -}}
 {{ include "agent.selectorLabels" .root }}
 {{- with merge dict (.further | default dict) (.root.Values.labels | default dict) }}
@@ -37,14 +37,14 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Further labels of the pods; Azure's webhook looks for the one. */}}
+{{/* Additional labels of the pods. The webhook of workload identity selects pods by its own label. */}}
 {{- define "agent.podLabels" -}}
 {{- $identity := dict -}}
 {{- if .Values.workloadIdentity.clientId }}{{ $_ := set $identity "azure.workload.identity/use" "true" }}{{ end -}}
 {{- merge dict (.Values.podLabels | default dict) $identity | toYaml -}}
 {{- end -}}
 
-{{/* An image: a dictionary of `image` (values) and `tag`, what is taken where that names none. */}}
+{{/* The reference of an image. Input: `image` (values) and `tag` (the default tag). */}}
 {{- define "agent.image" -}}
 {{- $tag := .image.tag | default .tag -}}
 {{- if .image.digest -}}
@@ -54,7 +54,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* A bare off is YAML's false. */}}
+{{/* YAML reads an unquoted off as false. */}}
 {{- define "agent.mode" -}}
 {{- .Values.approval.mode | default "off" -}}
 {{- end -}}
@@ -63,11 +63,11 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- if contains ":" .Values.web.host -}}[{{ .Values.web.host }}]{{- else -}}{{ .Values.web.host }}{{- end -}}:{{ int .Values.web.port }}
 {{- end -}}
 
-{{/* The settings as the agent's TOML file. The text is a value of its own: Helm drops a text below a mapping, rules and all. */}}
+{{/* The settings as the agent's TOML file. Text is a separate value, because Helm drops text that replaces a mapping. */}}
 {{- define "agent.settings" -}}
 {{- if .Values.settingsText -}}
 {{- if .Values.settings -}}
-{{- fail "settings and settingsText: give the agent's settings by section or as text, one of the two" -}}
+{{- fail "settings and settingsText: both are set; use only one of them" -}}
 {{- end -}}
 {{- .Values.settingsText -}}
 {{- else -}}
@@ -80,7 +80,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* One value as TOML on one line. Numbers of values.yaml are all floats; a whole one is meant as an integer. */}}
+{{/* One value as TOML on one line. Helm reads all numbers as floats; whole numbers are written as integers. */}}
 {{- define "agent.toml" -}}
 {{- if kindIs "string" . -}}
 {{- toJson . -}}
@@ -91,65 +91,65 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- else if kindIs "map" . -}}
 { {{ $first := true }}{{ range $key, $entry := . }}{{ if not $first }}, {{ end }}{{ $first = false }}{{ toJson $key }} = {{ include "agent.toml" $entry }}{{ end }} }
 {{- else if kindIs "invalid" . -}}
-{{- fail "settings: a key has no value: remove it, or give it one" -}}
+{{- fail "settings: a key has no value; remove the key or set a value" -}}
 {{- else -}}
 {{- . -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What no schema can say: values that contradict each other. */}}
+{{/* Checks that the schema can't express: values that contradict each other. */}}
 {{- define "agent.check" -}}
 {{- include "agent.checkSecrets" . -}}
 {{- if regexMatch `(^|/)\.\.(/|$)` .Values.outbox.hostPath -}}
-{{- fail "outbox.hostPath: write the path without .." -}}
+{{- fail "outbox.hostPath: the path contains ..; write it without" -}}
 {{- end -}}
 {{- if regexMatch `^/((s?bin|boot|dev|etc|home|lib(32|64)?|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var)?$|(boot|dev|etc|proc|sys|usr)/|var/(cache|lib|lock|log|mail|run|spool|tmp)$|var/lib/(cni|containerd|docker|etcd|kubelet|private|systemd|waagent)(/|$))` (clean .Values.outbox.hostPath) -}}
-{{- fail "outbox.hostPath: this is a folder of the node's system, and an init container would give it to the agent: name a folder for the agent only, such as /var/lib/azure-scheduled-events-exporter" -}}
+{{- fail "outbox.hostPath: this is a system directory of the node, and an init container would change its owner to the agent; use a dedicated directory, for example /var/lib/azure-scheduled-events-exporter" -}}
 {{- end -}}
 {{- with .Values.web -}}
 {{- if and (or .tls .password .clientCertificate) (not .configSecret.name) -}}
-{{- fail "web.tls, web.password and web.clientCertificate say what the web-config file asks for: name the Secret that holds it in web.configSecret.name" -}}
+{{- fail "web.tls, web.password, and web.clientCertificate describe the web-config file, but there is none; set web.configSecret.name to its Secret" -}}
 {{- end -}}
 {{- if and .configSecret.name (not (or .tls .password)) -}}
-{{- fail "web.configSecret.name is set: say with web.tls=true, web.password=true or both what that file asks for, so that the probes can ask in that way" -}}
+{{- fail "web.configSecret.name: the probes need to know what the file requires; set web.tls=true, web.password=true, or both" -}}
 {{- end -}}
 {{- if and .clientCertificate (not .tls) -}}
-{{- fail "web.clientCertificate needs web.tls=true" -}}
+{{- fail "web.clientCertificate: client certificates need TLS; set web.tls=true" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.podMonitor.enabled -}}
 {{- if and .Values.web.tls (not .Values.podMonitor.tlsConfig) -}}
-{{- fail "podMonitor.tlsConfig is needed with web.tls: whom Prometheus trusts, such as {ca: {secret: {name: …, key: ca.crt}}, serverName: …}" -}}
+{{- fail "podMonitor.tlsConfig: required with web.tls; set what Prometheus trusts, for example {ca: {secret: {name: …, key: ca.crt}}, serverName: …}" -}}
 {{- end -}}
 {{- if and .Values.web.clientCertificate (not (and .Values.podMonitor.tlsConfig.cert .Values.podMonitor.tlsConfig.keySecret)) -}}
-{{- fail "podMonitor.tlsConfig needs cert and keySecret with web.clientCertificate: what Prometheus shows, such as {cert: {secret: {name: …, key: tls.crt}}, keySecret: {name: …, key: tls.key}}" -}}
+{{- fail "podMonitor.tlsConfig: cert and keySecret are required with web.clientCertificate; for example {cert: {secret: {name: …, key: tls.crt}}, keySecret: {name: …, key: tls.key}}" -}}
 {{- end -}}
 {{- if or (hasPrefix "127." .Values.web.host) (has .Values.web.host (list "::1" "localhost")) -}}
-{{- fail (printf "podMonitor.enabled scrapes the address of each node, where an agent with web.host=%s does not answer" .Values.web.host) -}}
+{{- fail (printf "podMonitor.enabled: Prometheus scrapes the node's address, on which an agent with web.host=%s does not listen; change one of them" .Values.web.host) -}}
 {{- end -}}
 {{- if and .Values.web.password (not .Values.web.credentialsSecret) -}}
-{{- fail "web.credentialsSecret is needed with web.password and podMonitor.enabled: a Secret with username and password, which Prometheus sends" -}}
+{{- fail "web.credentialsSecret: required with web.password and podMonitor.enabled; set it to the Secret with username and password that Prometheus sends" -}}
 {{- end -}}
 {{- end -}}
 {{- include "agent.checkOwn" . -}}
 {{- with .Values.windows -}}
 {{- if and .enabled (not (and .image.repository (or .image.tag .image.digest))) -}}
-{{- fail "windows.image needs a repository and a tag or digest: no image for Windows is published, see docs/kubernetes.md" -}}
+{{- fail "windows.image: no image for Windows is published; set a repository and a tag or digest (see docs/kubernetes.md)" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId (not .Values.settingsText) (not (dig "event_hubs" "fully_qualified_namespace" "" (.Values.settings | default dict))) (not .Values.eventHubs.connectionStringSecret.name) -}}
-{{- fail "workloadIdentity.clientId signs in to a namespace of Event Hubs: name it in settings.event_hubs.fully_qualified_namespace" -}}
+{{- fail "workloadIdentity.clientId: the Event Hubs namespace is missing; set settings.event_hubs.fully_qualified_namespace" -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId .Values.eventHubs.connectionStringSecret.name -}}
-{{- fail "Event Hubs is reached by a connection string or by an identity: empty eventHubs.connectionStringSecret.name or workloadIdentity.clientId" -}}
+{{- fail "eventHubs.connectionStringSecret.name and workloadIdentity.clientId: both are set; use only one of them" -}}
 {{- end -}}
 {{- if and .Values.dashboards.grafanaOperator.enabled (not .Values.dashboards.enabled) -}}
-{{- fail "dashboards.grafanaOperator.enabled needs dashboards.enabled=true: its objects read the ConfigMaps" -}}
+{{- fail "dashboards.grafanaOperator.enabled: its objects read the dashboards' ConfigMaps; set dashboards.enabled=true" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What is the chart's own can't be given a second time. Of two variables of a name the last one counts; Helm 3, Flux and
-Argo CD, which merge lists by name, take both away when one of them goes: so a hold file was lost, and with it the hold. */}}
+{{/* Values can't set again what the chart sets. Of two variables with the same name, the last one counts. Helm 3, Flux, and
+Argo CD merge lists by name and remove both when one is removed: the hold file, and with it the hold, would be lost. */}}
 {{- define "agent.checkOwn" -}}
 {{- $web := .Values.web -}}
 {{- $seen := dict -}}
@@ -164,51 +164,51 @@ Argo CD, which merge lists by name, take both away when one of them goes: so a h
 {{- if .Values.windows.enabled }}{{ $_ := set $seen "SCHEDULED_EVENTS_OUTBOX_PATH" "the chart on Windows" }}{{ end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasKey $seen .name -}}
-{{- fail (printf "extraEnv: %s is set by %s already: of two, an upgrade that takes one away takes both" .name (get $seen .name)) -}}
+{{- fail (printf "extraEnv: %s is already set by %s; remove it here, because an upgrade that removes one of two removes both" .name (get $seen .name)) -}}
 {{- end -}}
 {{- $_ := set $seen .name "extraEnv" -}}
 {{- include "agent.checkVariable" . -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name (list "hold" "outbox" "ready" "event-files" "settings" "web" "web-credentials" "event-hubs") -}}
-{{- fail (printf "extraVolumes: %s is a volume of the chart itself: give yours another name" .name) -}}
+{{- fail (printf "extraVolumes: %s is a volume of the chart; use another name" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumeMounts -}}
 {{- if has (clean .mountPath) (list "/etc/azure-scheduled-events-exporter" "/etc/azure-scheduled-events-exporter-settings" "/var/lib/azure-scheduled-events-exporter" "/run/azure-scheduled-events-exporter/ready" "/run/azure-scheduled-events-exporter/events" "/run/secrets/web" "/run/secrets/web-credentials" "/run/secrets/event-hubs") -}}
-{{- fail (printf "extraVolumeMounts: %s is where the chart itself mounts: it would be hidden" .mountPath) -}}
+{{- fail (printf "extraVolumeMounts: the chart mounts a volume at %s; use another path" .mountPath) -}}
 {{- end -}}
 {{- end -}}
 {{- $labels := dict "labels" .Values.labels "podLabels" .Values.podLabels "podMonitor.labels" .Values.podMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboards.labels" .Values.dashboards.labels -}}
 {{- range $where, $own := $labels -}}
 {{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
 {{- if hasKey ($own | default dict) . -}}
-{{- fail (printf "%s: %s is the chart's own: pods are selected by it" $where .) -}}
+{{- fail (printf "%s: the chart selects pods by %s; remove it" $where .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range $where, $own := merge (dict "podAnnotations" .Values.podAnnotations "serviceAccount.annotations" .Values.serviceAccount.annotations "dashboards.annotations" .Values.dashboards.annotations "nodeSelector" .Values.nodeSelector "windows.nodeSelector" .Values.windows.nodeSelector) $labels -}}
 {{- range $key, $_ := $own -}}
 {{- if not (regexMatch `^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$` $key) -}}
-{{- fail (printf "%s: has a key that Kubernetes refuses: letters, digits, - _ and . are allowed, and a domain with / in front" $where) -}}
+{{- fail (printf "%s: a key is invalid in Kubernetes; use letters, digits, -, _, and ., optionally after a domain and /" $where) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range $where, $selector := dict "nodeSelector" .Values.nodeSelector "windows.nodeSelector" .Values.windows.nodeSelector -}}
 {{- if hasKey ($selector | default dict) "kubernetes.io/os" -}}
-{{- fail (printf "%s: kubernetes.io/os is the chart's own: Windows nodes are reached by windows.enabled" $where) -}}
+{{- fail (printf "%s: the chart sets kubernetes.io/os; remove it (for Windows nodes, set windows.enabled)" $where) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId (hasKey (.Values.serviceAccount.annotations | default dict) "azure.workload.identity/client-id") -}}
-{{- fail "serviceAccount.annotations: azure.workload.identity/client-id is set by workloadIdentity.clientId already" -}}
+{{- fail "serviceAccount.annotations: azure.workload.identity/client-id is already set by workloadIdentity.clientId; remove one of them" -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId .Values.workloadIdentity.tenantId (hasKey (.Values.serviceAccount.annotations | default dict) "azure.workload.identity/tenant-id") -}}
-{{- fail "serviceAccount.annotations: azure.workload.identity/tenant-id is set by workloadIdentity.tenantId already" -}}
+{{- fail "serviceAccount.annotations: azure.workload.identity/tenant-id is already set by workloadIdentity.tenantId; remove one of them" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* How a probe asks `path`. With a password or a client certificate the image's own health check shows them: they are
-in a Secret, and a probe of the kubelet would need them in the manifest. */}}
+{{/* A probe of `path`. With a password or client certificate, it runs the image's health check, which reads them from a
+Secret: the kubelet's HTTP probe would need them in the manifest. */}}
 {{- define "agent.probe" -}}
 {{- $web := .root.Values.web -}}
 {{- if or $web.password $web.clientCertificate -}}
@@ -235,7 +235,7 @@ httpGet:
 {{- end }}
 {{- end -}}
 
-{{/* The same on Windows, whose image has no health check of its own. */}}
+{{/* The same on Windows, where the image has no health check program. */}}
 {{- define "agent.windowsProbe" -}}
 {{- $web := .root.Values.web -}}
 {{- if or $web.password $web.clientCertificate -}}

@@ -1,28 +1,28 @@
-{{/* No secret is written into a ConfigMap or a pod, where anybody who may read those sees it: every value of the chart is
-looked through, and one that holds a secret is refused with a sentence that does not show it. */}}
+{{/* Keep secrets out of ConfigMaps and pod specs, which many users can read: search all values of the chart, and reject a
+value that contains a secret with a message that doesn't show it. */}}
 {{- define "agent.checkSecrets" -}}
 {{- $text := .Values.settingsText -}}
 {{- if regexMatch `(?i)\\(u[0-9a-f]{4}|x[0-9a-f]{2})` (regexReplaceAll `\\\\` $text "") -}}
-{{- fail "settingsText: an escape such as \\u0061 can hide a secret: write the character itself" -}}
+{{- fail "settingsText: an escape such as \\u0061 can hide a secret; write the character itself" -}}
 {{- end -}}
 {{- $found := include "agent.secrets" (dict "at" "" "value" (omit .Values "global")) -}}
 {{- $key := `connection_string|headers` -}}
 {{- $flat := regexReplaceAll `[ \t\r"'\\]+` (lower $text) "" -}}
 {{- with regexFind (printf `(^|[\n.{,#[])(%s)(=|\.[^=\n]*=)|(^|\n)\[+[^\]\n]*(%s)\]` $key $key) $flat -}}
-{{- $found = printf "%s\nsettingsText: holds the setting %s" $found (regexFind $key .) -}}
+{{- $found = printf "%s\nsettingsText: contains the setting %s" $found (regexFind $key .) -}}
 {{- end -}}
 {{- with trim $found -}}
-{{- fail (printf "%s\nA ConfigMap or a pod would show it: put it into a Secret, and name that in eventHubs.connectionStringSecret, in otlp.headersSecret, or by valueFrom.secretKeyRef in extraEnv" .) -}}
+{{- fail (printf "%s\nA ConfigMap or pod would show it; create a Secret and name it in eventHubs.connectionStringSecret, otlp.headersSecret, or valueFrom.secretKeyRef in extraEnv" .) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A variable of extraEnv whose name is that of a secret comes from a Secret, whatever its value looks like. */}}
+{{/* A variable of extraEnv with the name of a secret must come from a Secret, regardless of its value. */}}
 {{- define "agent.checkVariable" -}}
 {{- $name := upper .name -}}
 {{- $secret := regexMatch `CONNECTION_?STRING|PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|AUTHORIZATION|HEADERS|SIGNATURE|(API|ACCESS|ACCOUNT)_?KEY|(^|_)(PWD|PASS|KEY|SAS|AUTH)(_|$)` $name -}}
 {{- $other := or (regexMatch `_(FILE|PATH|DIR|CLIENT_KEY)$` $name) (eq $name "AZURE_TOKEN_CREDENTIALS") -}}
 {{- if and $secret (not $other) (or .value (not (dig "secretKeyRef" "" (.valueFrom | default dict)))) -}}
-{{- fail (printf "extraEnv: %s is the name of a secret: take it from a Secret by valueFrom.secretKeyRef, not from a text or a ConfigMap" .name) -}}
+{{- fail (printf "extraEnv: %s is the name of a secret; set it by valueFrom.secretKeyRef, not as text or from a ConfigMap" .name) -}}
 {{- end -}}
 {{- end -}}
 
@@ -31,12 +31,12 @@ looked through, and one that holds a secret is refused with a sentence that does
 {{- $at := .at -}}
 {{- if kindIs "string" .value -}}
 {{- with include "agent.secretIn" . }}
-{{ $at }}: holds {{ . }}
+{{ $at }}: contains {{ . }}
 {{- end -}}
 {{- else if kindIs "map" .value -}}
 {{- range $key, $value := .value -}}
 {{- with include "agent.secretIn" (dict "at" $at "value" $key) }}
-{{ $at }}: has a key that holds {{ . }}
+{{ $at }}: has a key that contains {{ . }}
 {{- else -}}
 {{- include "agent.secrets" (dict "at" (trimPrefix "." (printf "%s.%s" $at $key)) "value" $value) -}}
 {{- end -}}
@@ -52,8 +52,8 @@ looked through, and one that holds a secret is refused with a sentence that does
 {{- end -}}
 {{- end -}}
 
-{{/* What secret is in the text `value`; nothing if there is none. In what the agent itself reads more is a secret. Line
-breaks, quotes, blanks and case do not count: in YAML and TOML a text has many forms. */}}
+{{/* The kind of secret in the text `value`, or nothing. More patterns apply to values that the agent reads. Line breaks,
+quotes, spaces, and case are ignored, because YAML and TOML can write a text in many ways. */}}
 {{- define "agent.secretIn" -}}
 {{- $text := lower .value -}}
 {{- $flat := regexReplaceAll `([\s\\"']|%20)+` $text "" -}}
