@@ -1,7 +1,7 @@
-"""What the packages hold, as nfpm's configuration: one definition for deb and rpm.
+"""The contents of the packages as nfpm's configuration, for both deb and rpm.
 
-The program is below /opt, since it brings all that it needs but the C library; everything else is where Debian and RHEL
-look for it.
+The program is in /opt, because it includes its dependencies except the C library. All other files are in the places of
+Debian and RHEL.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ COMMAND: Final = f"/usr/bin/{NAME}"
 SETTINGS: Final = f"/etc/{NAME}"
 DOCUMENTS: Final = f"/usr/share/doc/{NAME}"
 VERSION_FILE: Final = f"{PROGRAM_FOLDER}/package-version"
-"""What %pre compares: a script of rpm can't ask rpm."""
+"""The installed version, which %pre compares, because scripts of rpm can't query rpm."""
 MAINTAINER: Final = f"{NAME} maintainers <{NAME}@users.noreply.github.com>"
-SUMMARY: Final = "Azure scheduled events as metrics, logs and messages"
+SUMMARY: Final = "Azure Scheduled Events as metrics, logs, and messages"
 DESCRIPTION: Final = f"""{SUMMARY}
-An agent that tells operators what Azure is about to do to their VM: it polls
-Scheduled Events once a second and publishes every change as Prometheus
-metrics, OpenTelemetry logs and Event Hubs messages, out of a durable outbox.
-It may approve events early, under a conservative set of rules.
+An agent for Azure VMs that polls Scheduled Events once a second and publishes
+every change as Prometheus metrics, OpenTelemetry logs, and Event Hubs
+messages, from a durable outbox. It can approve events early, under strict
+rules.
 .
-It brings its own Python and all libraries but the C library."""
+It includes Python and all libraries except the C library."""
 SCRIPTS: Final[Mapping[Format, Mapping[str, str]]] = {
     "deb": {"preinstall": "preinst", "postinstall": "postinst", "preremove": "prerm", "postremove": "postrm"},
     "rpm": {"preinstall": "pre", "postinstall": "post", "preremove": "preun", "postremove": "postun"},
 }
-"""By nfpm's name, what each format calls it: `scripts/FORMAT-NAME.sh`."""
+"""The name of each maintainer script in each format, by nfpm's name. Its file is `scripts/FORMAT-NAME.sh`."""
 UNIT_FOLDERS: Final[Mapping[Format, str]] = {"deb": "/lib/systemd/system", "rpm": "/usr/lib/systemd/system"}
 ZSH_FOLDERS: Final[Mapping[Format, str]] = {
     "deb": "/usr/share/zsh/vendor-completions",
@@ -48,27 +48,27 @@ ZSH_FOLDERS: Final[Mapping[Format, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, link or folder of a package. `source` is a path of this machine, or what a link leads to."""
+    """A file, link, or directory of a package. `source` is a path on this machine, or the target of a link."""
 
     target: str
     source: str = ""
     kind: str = ""
     mode: int = 0o644
 
-    def told(self) -> dict[str, Any]:
-        """As an entry of nfpm's `contents`."""
+    def as_nfpm(self) -> dict[str, Any]:
+        """Return the entry for nfpm's `contents`."""
         entry: dict[str, Any] = {"dst": self.target}
         if self.source:
             entry["src"] = self.source
         if self.kind:
             entry["type"] = self.kind
-        if self.kind not in ("tree", "symlink"):  # a tree's files keep the modes that they have
+        if self.kind not in ("tree", "symlink"):  # the files of a tree keep their modes
             entry["file_info"] = {"mode": self.mode}
         return entry
 
 
 def package_version(version: str) -> str:
-    """A version of Python's as deb and rpm order it: `1.0rc1` becomes `1.0~rc1`, which is before `1.0`."""
+    """Return a Python version in the form that deb and rpm sort: `1.0rc1` becomes `1.0~rc1`, which is before `1.0`."""
     read = Version(version)
     text = read.base_version
     if read.pre:
@@ -81,16 +81,16 @@ def package_version(version: str) -> str:
 
 
 def file_name(form: Format, version: str, architecture: str) -> str:
-    """The name of the package's file, as each format's own tools name it."""
+    """Return the file name of the package, in the form of each format's own tools."""
     if form == "deb":
         return f"{NAME}_{version}_{architecture}.deb"
     return f"{NAME}-{version}-1.{ {'amd64': 'x86_64', 'arm64': 'aarch64'}[architecture] }.rpm"
 
 
 def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
-    """Everything in a package. `folder` is the self-contained program, `made` has what `build` made for it."""
+    """Return all entries of a package. `folder` is the self-contained program; `made` has the files that `build` made."""
     systemd = ROOT / "deploy" / "systemd"
-    document = "doc" if form == "rpm" else ""  # nfpm leaves out of a deb what it knows of rpm alone
+    document = "doc" if form == "rpm" else ""  # nfpm omits entries of this kind from a deb
     yield Entry(PROGRAM_FOLDER, str(folder), "tree")
     yield Entry(VERSION_FILE, str(made / "package-version"))
     yield Entry(COMMAND, f"{PROGRAM_FOLDER}/{NAME}", "symlink")
@@ -120,17 +120,17 @@ def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
 def configuration(
     form: Format, version: str, needs: Needs, folder: Path, made: Path, *, mtime: str, quick: bool = False
 ) -> dict[str, Any]:
-    """All that nfpm is told. `version` is the package's, `mtime` that of every file in it, by RFC 3339.
+    """Return nfpm's configuration. `version` is the package's; `mtime` is the time of every file, as in RFC 3339.
 
-    `quick` packs in a few seconds, and a third larger.
+    With `quick`, packing takes a few seconds and the package is a third larger.
     """
-    compression = "gzip" if quick else "xz"  # dpkg of Debian 11 knows no zstd
+    compression = "gzip" if quick else "xz"  # dpkg in Debian 11 doesn't support zstd
     return {
         "name": NAME,
         "arch": needs.architecture,
         "platform": "linux",
         "version": version,
-        "version_schema": "none",  # `package_version` has made it one already
+        "version_schema": "none",  # `package_version` has converted it
         "release": "" if form == "deb" else "1",
         "section": "admin" if form == "deb" else "",
         "priority": "optional",
@@ -143,7 +143,7 @@ def configuration(
         "umask": 0o022,
         "disable_globbing": True,
         "depends": needs.debian() if form == "deb" else needs.rpm(),
-        "contents": [entry.told() for entry in entries(form, folder, made)],
+        "contents": [entry.as_nfpm() for entry in entries(form, folder, made)],
         "scripts": {key: str(made / name) for key, name in SCRIPTS[form].items()},
         "deb": {"compression": compression},
         "rpm": {

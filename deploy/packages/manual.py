@@ -1,7 +1,7 @@
-"""The manual page azure-scheduled-events-exporter(1), made of the parsers and of the catalogue of settings.
+"""The manual page azure-scheduled-events-exporter(1), generated from the parsers and the catalogue of settings.
 
-Not by help2man or argparse-manpage: the program gives only the command that was called its flags, and a setting is a
-flag of up to four commands. Here each is told once, with its variable, its key in the file and its default.
+help2man and argparse-manpage aren't used: the program adds flags only to the command that is called, and a setting is a
+flag of up to four commands. This page describes each setting once, with its variable, its key, and its default.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG
 from exporter.errors import BAD_USAGE, DONE, FAILED
 
 EXIT_CODES: Final = {
-    DONE: "Done: the command did what it was asked for, or was asked to end.",
-    FAILED: "Failed: standard error says why.",
-    BAD_USAGE: "Bad usage or bad configuration: all errors are told at once, each with its file and key, flag or "
-    "variable. The unit is not restarted after it.",
+    DONE: "Success: the command completed, or was stopped.",
+    FAILED: "Failure: the reason is on standard error.",
+    BAD_USAGE: "Invalid usage or configuration: all errors are printed, each with its file and key, flag, or variable. "
+    "systemd does not restart the unit.",
 }
 FILES: Final = {
-    f"{SETTINGS}/config.toml": "The settings that the packages' unit reads. An upgrade keeps what was changed in it.",
-    f"{SETTINGS}/environment": "Variables for the unit, one on a line. It need not be there.",
-    hold_place("linux"): "While it is there, nothing is approved: the hold file of the shipped configuration.",
-    ready_place("linux").replace("{event_id}", "EVENT-ID"): "What local software makes once it is prepared, for a rule "
-    "with require_file. The unit makes the folder.",
-    outbox_path("linux"): "The state, and all records that were not delivered yet.",
+    f"{SETTINGS}/config.toml": "The settings of the packaged unit. Upgrades keep your changes.",
+    f"{SETTINGS}/environment": "Optional variables for the unit, one per line.",
+    hold_place("linux"): "The hold file of the shipped configuration: while it exists, nothing is approved.",
+    ready_place("linux").replace("{event_id}", "EVENT-ID"): "The ready file, which local software creates once it is "
+    "prepared, for a rule with require_file. The unit creates the directory.",
+    outbox_path("linux"): "The outbox: the state and the undelivered records.",
     f"{PROGRAM_FOLDER}/": "The program with its own Python.",
-    f"{DOCUMENTS}/examples/": "Drop-ins for the unit: a connection string as a credential, and limited addresses.",
+    f"{DOCUMENTS}/examples/": "Examples: drop-ins for the unit (credentials, permitted addresses) and the handshake.",
 }
 EXAMPLES: Final = {
-    f"{NAME} check {CONFIG_FLAG} {SETTINGS}/config.toml": "What the settings mean, or all that is wrong with them.",
-    f"{NAME} check --probe {CONFIG_FLAG} {SETTINGS}/config.toml": "Also try the metadata service and each destination.",
-    f"{NAME} tail --outbox {outbox_path('linux')}": "What happened so far, as root.",
-    f"{NAME} demo": "All of it on this machine, with a simulated metadata service.",
-    f"touch {hold_place('linux')}": "Hold everything, with the shipped configuration.",
+    f"{NAME} check {CONFIG_FLAG} {SETTINGS}/config.toml": "Show what the settings mean, or all errors.",
+    f"{NAME} check --probe {CONFIG_FLAG} {SETTINGS}/config.toml": "Also test the metadata service and each destination.",
+    f"{NAME} tail --outbox {outbox_path('linux')}": "Show the records of the outbox (as root).",
+    f"{NAME} demo": "Run a complete demo on this machine, with a simulated Azure.",
+    f"touch {hold_place('linux')}": "Stop all approvals, with the shipped configuration.",
 }
 
 
 def page(version: str, day: date) -> str:
-    """The page in roff's man macros [groff_man(7)]. `day` is the date in its footer."""
+    """Return the page in roff's man macros [groff_man(7)]. `day` is the date in its footer."""
     lines = [
         f'.TH {escaped(NAME.upper())} 1 "{day.isoformat()}" "{escaped(NAME)} {version}" "User Commands"',
         ".nh",
@@ -56,35 +56,36 @@ def page(version: str, day: date) -> str:
         "[\\fB\\-h\\fR] [\\fB\\-\\-version\\fR] \\fICOMMAND\\fR [\\fIOPTION\\fR]...",
         ".SH DESCRIPTION",
         *paragraph(
-            "An agent that tells operators what Azure is about to do to their VM. It polls Scheduled Events once a "
-            "second, publishes every change as Prometheus metrics, OpenTelemetry logs and Event Hubs messages out of a "
-            "durable outbox, and approves events under a conservative set of rules: only with approval.mode = enforce "
-            "is anything ever sent to Azure but the polls."
+            "An agent for Azure VMs that watches Scheduled Events: notices of freezes, reboots, redeployments, Spot "
+            "evictions, and deletions. It polls the metadata service once a second and publishes every change as "
+            "Prometheus metrics, OpenTelemetry logs, and Event Hubs messages from a durable outbox. It approves events "
+            "early under strict rules, only with approval.mode = enforce. In every mode, polling switches Scheduled "
+            "Events on for the VM."
         ),
         ".SH COMMANDS",
         *(line for command in commands() for line in _command(command)),
         ".SH SETTINGS",
         *paragraph(
-            "Each is a flag, a variable and a key of the settings file, TOML. A flag beats the variable, that beats "
-            "the standard OTEL_* variables, those beat the file. Durations are written as Prometheus writes them: "
-            "100ms, 1s, 2m; sizes with a unit, 100MB (10^6 bytes each) or 100MiB (2^20), or as bytes. "
-            "Rules are a list in the file alone, approval.rules; secrets are never a flag."
+            "Each setting is a flag, an environment variable, and a key of the settings file (TOML). Flags take "
+            "precedence over variables, those over the standard OTEL_* variables, and those over the file. "
+            "Durations are written as in Prometheus: 100ms, 1s, 2m. Sizes have a unit, 100MB (10^6 bytes each) or "
+            "100MiB (2^20), or are in bytes. Rules can only be set in the file (approval.rules). Secrets have no flag."
         ),
         *(line for section in SECTIONS for line in _section(section)),
         ".SH ENVIRONMENT",
-        *item(CONFIG_ENV, f"The settings file, as {CONFIG_FLAG}."),
-        *item("SCHEDULED_EVENTS_SECTION_KEY", "A setting, as named above."),
+        *item(CONFIG_ENV, f"The settings file, like {CONFIG_FLAG}. There is no default: without it, no file is read."),
+        *item("SCHEDULED_EVENTS_SECTION_KEY", "A setting, named as above."),
         *item(
             "OTEL_EXPORTER_OTLP_*, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES",
             "The standard variables of OpenTelemetry, for the destination of [otlp].",
         ),
-        *item("NOTIFY_SOCKET", "Where systemd is told that the agent is ready, and that it is alive."),
+        *item("NOTIFY_SOCKET", "The socket for systemd's readiness and watchdog notifications."),
         ".SH FILES",
         *(line for path, text in FILES.items() for line in item(path, text)),
         ".SH EXIT STATUS",
         *(line for code, text in EXIT_CODES.items() for line in item(str(code), text)),
         ".SH SIGNALS",
-        *item("SIGTERM, SIGINT", "End within 5 s, with exit status 0; what was not delivered stays in the outbox."),
+        *item("SIGTERM, SIGINT", "Stop within 5 s with exit status 0. Undelivered records stay in the outbox."),
         ".SH EXAMPLES",
         *(line for example, text in EXAMPLES.items() for line in item(example, text)),
         ".SH SEE ALSO",
@@ -123,7 +124,8 @@ def _section(section: str) -> Iterator[str]:
         yield from _setting(setting)
     if section == "approval":
         yield from item(
-            "rules", "In the settings file alone: tried in order, the first match approves. By default two rules."
+            "rules",
+            "Only in the settings file. Tried in order; the first rule that matches decides. There are two default rules.",
         )
 
 
@@ -136,7 +138,7 @@ def _setting(setting: Setting) -> Iterator[str]:
 
 
 def item(name: str, text: str, flag: Flag | None = None) -> Iterator[str]:
-    """A tagged paragraph. With `flag`, its value stands behind the name."""
+    """Return a tagged paragraph. With `flag`, the name is followed by the flag's value."""
     yield ".TP"
     value = ""
     if flag is not None and flag.value:
@@ -147,12 +149,12 @@ def item(name: str, text: str, flag: Flag | None = None) -> Iterator[str]:
 
 
 def paragraph(text: str) -> Iterator[str]:
-    """Running text: one line per sentence, what stood in backticks bold."""
+    """Return running text: one line per sentence, with text in backticks in bold."""
     for sentence in re.split(r"(?<=[.:;]) +(?=[A-Z])", " ".join(text.split())):
         line = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", escaped(sentence))
         yield f"\\&{line}" if line.startswith((".", "'")) else line
 
 
 def escaped(text: str) -> str:
-    """Text as roff shows it: a backslash, a dash that can be copied, and no ligature of quotes."""
+    """Return text escaped for roff: backslashes, dashes that can be copied, and plain quotes."""
     return text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("…", "...")

@@ -52,7 +52,7 @@ LATER: Final = ".".join(map(str, (*Version(__version__).release[:2], Version(__v
 CONFIG: Final = f"{SETTINGS}/config.toml"
 EDIT: Final = 'poll_interval = "500ms" # changed by hand'
 REFUSAL: Final = (
-    f"version {LATER} is installed, and {__version__} is older, so it is not installed and nothing was changed."
+    f"{__version__} is older than the installed version {LATER}, so it was not installed and nothing was changed."
 )
 COOKIE: Final = 88
 """Bytes of PyInstaller's cookie."""
@@ -381,7 +381,7 @@ def _deb_removal(root: Root, deb: Packages, before: set[str]) -> None:
     root.path("/run/systemd/system").mkdir(parents=True)
     root.path(CONFIG).write_text('[approval]\nmode = "always"\n', encoding="utf-8")
     said = _install(root, deb.this, "--option", "Dpkg::Options::=--force-confold")
-    assert "the configuration is not valid, so the service is not started" in said, said
+    assert "the configuration is not valid, so the service was not started" in said, said
     assert f'{CONFIG}: [approval] mode: expected one of "off", "dry-run", "enforce"' in said, said
     assert _status(root) == f"ii{__version__}"
     root.path("/run/systemd/system").rmdir()

@@ -157,7 +157,10 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a number without a unit": ({"settings": {"source": {"poll_interval": 1}}}, "poll_interval"),
     "a digest": ({"image": {"digest": "sha256:1"}}, "image.digest"),
     "TLS without a file": ({"web": {"tls": True}}, "set web.configSecret.name to its Secret"),
-    "a file that asks for nothing": ({"web": {"configSecret": {"name": "web"}}}, "set web.tls=true, web.password=true, or both"),
+    "a file that asks for nothing": (
+        {"web": {"configSecret": {"name": "web"}}},
+        "set web.tls=true, web.password=true, or both",
+    ),
     "a client certificate without TLS": (
         {"web": {"configSecret": {"name": "web"}, "password": True, "clientCertificate": True}},
         "web.clientCertificate: client certificates need TLS; set web.tls=true",
@@ -199,7 +202,10 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"extraEnv": [{"name": "SSL_CERT_FILE", "value": "/a"}, {"name": "SSL_CERT_FILE", "value": "/b"}]},
         "SSL_CERT_FILE is already set by extraEnv",
     ),
-    "another hold": ({"extraVolumes": [{"name": "hold", "emptyDir": {}}]}, "hold is a volume of the chart; use another name"),
+    "another hold": (
+        {"extraVolumes": [{"name": "hold", "emptyDir": {}}]},
+        "hold is a volume of the chart; use another name",
+    ),
     "a mount over the hold": (
         {"extraVolumeMounts": [{"name": "mine", "mountPath": "/etc/azure-scheduled-events-exporter/"}]},
         "the chart mounts a volume at /etc/azure-scheduled-events-exporter/",
@@ -208,7 +214,10 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"nodeSelector": {"kubernetes.io/os": "windows"}},
         "nodeSelector: the chart sets kubernetes.io/os",
     ),
-    "another name for the pods": ({"podLabels": {"app.kubernetes.io/name": "a"}}, "podLabels: the chart selects pods by app.kubernetes.io/name"),
+    "another name for the pods": (
+        {"podLabels": {"app.kubernetes.io/name": "a"}},
+        "podLabels: the chart selects pods by app.kubernetes.io/name",
+    ),
     "an identity twice": (
         {
             **VALUES["settings"],

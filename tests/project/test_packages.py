@@ -186,9 +186,10 @@ def test_a_downgrade_is_refused_before_anything_changes() -> None:
         code, said = run_script(text, "upgrade", newer, "1.10.0")
         assert code == 1
         assert (
-            f"version {newer} is installed, and 1.10.0 is older, so it is not installed and nothing was changed" in said
+            f"1.10.0 is older than the installed version {newer}, so it was not installed and nothing was changed"
+            in said
         )
-        assert "remove the package first, which keeps configuration and outbox" in said
+        assert "first remove the package, which keeps the configuration and the outbox" in said
 
 
 @pytest.mark.parametrize(
@@ -254,9 +255,9 @@ def test_the_service_is_started_with_valid_settings_alone(
         assert (code, said) == (0, "")
         return
     assert code == 1
-    assert said.startswith(f"{NAME}: the configuration is not valid, so the service is not started:\n")
+    assert said.startswith(f"{NAME}: the configuration is not valid, so the service was not started:\n")
     assert expected in said
-    assert f"then: systemctl restart {NAME}" in said
+    assert f"then run: systemctl restart {NAME}" in said
 
 
 @pytest.mark.parametrize(("recorded", "readable"), [("", False), ("daemon no-such-group", True)])
@@ -281,7 +282,7 @@ def test_what_the_units_groups_can_read_is_valid(recorded: str, readable: bool) 
 def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None:
     """One that stayed from an installation by pip is named; a masked unit and none are no such thing."""
     common = (SCRIPTS_FOLDER / "common.sh").read_text(encoding="utf-8")
-    text = f"{common}\nlocal_units={tmp_path}\ntell_of_another_unit"
+    text = f"{common}\nlocal_units={tmp_path}\nwarn_about_local_unit"
     assert run_script(text) == (0, "")
     (unit := tmp_path / f"{NAME}.service").symlink_to("/dev/null")
     assert run_script(text) == (0, "")
@@ -289,9 +290,9 @@ def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None
     unit.write_text("[Service]\n", encoding="utf-8")
     code, said = run_script(text)
     assert code == 0
-    assert said.startswith(f"{NAME}: {unit} is used in place of the package's unit.")
-    assert "tell_of_another_unit\n" in script("deb", "postinst", "1").partition("# postinst configure")[2]
-    assert "tell_of_another_unit\n" in script("rpm", "post", "1").partition("# %post:")[2]
+    assert said.startswith(f"{NAME}: {unit} overrides the package's unit.")
+    assert "warn_about_local_unit\n" in script("deb", "postinst", "1").partition("# postinst configure")[2]
+    assert "warn_about_local_unit\n" in script("rpm", "post", "1").partition("# %post:")[2]
 
 
 # -- what they need

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2034,SC2317  # each script uses some of what is here
-# The beginning of every script of the packages: `deploy.packages.build` puts it before each and writes the version in.
+# The first part of every maintainer script: `deploy.packages.build` prepends it and inserts the version.
 set -eu
 name=azure-scheduled-events-exporter
 unit=$name.service
@@ -12,10 +12,10 @@ say() { printf '%s: %s\n' "$name" "$*" >&2; }
 
 running_systemd() { [ -d /run/systemd/system ]; }
 
-# How the agent would be told its settings by the unit: config.toml, and what `environment` says, of which nothing is run.
-# Blanks around names and values, ends of lines as Windows has them, and lines that go on are read as systemd reads them.
-# Nobody's rights, with the groups that a drop-in gives the unit, are those of the unit's own user: a file that only root can
-# read is then told of here, and not by a service that does not start. Variables are exported, and no secret among them stands in a list of processes.
+# Run `check` with the unit's settings: config.toml and the variables in `environment`, which is not executed. Blanks around
+# names and values, Windows line ends, and continued lines are read as systemd reads them. `check` runs as user 65534 with
+# the groups that a drop-in gives the unit, so that it reports a file that only root can read. The variables are exported,
+# so no secret appears in the process list.
 check() (
     SCHEDULED_EVENTS_CONFIG_FILE=$settings/config.toml
     export SCHEDULED_EVENTS_CONFIG_FILE
@@ -48,37 +48,38 @@ EOF
     exec "$program" check
 )
 
-# Whether the agent may be started. What systemd hands over as a credential is not there yet: then the unit itself says
-# what is wrong, since it begins with the same check.
-is_valid() {
+# Whether the configuration is valid. If it uses systemd credentials, which do not exist yet, the check is left to the
+# agent, which validates the settings when it starts.
+is_valid() { # is_valid started|restarted
     if grep -qs /run/credentials/ "$settings/config.toml" "$settings/environment"; then
         return 0
     fi
     if said=$(check 2>&1); then
         return 0
     fi
-    say "the configuration is not valid, so the service is not $1:"
+    say "the configuration is not valid, so the service was not $1:"
     printf '%s\n' "$said" | sed 's/^/    /' >&2
-    say "mend $settings/config.toml or $settings/environment, then: systemctl restart $name"
+    say "correct $settings/config.toml or $settings/environment, then run: systemctl restart $name"
     return 1
 }
 
-# start or restart, through what a Debian asks for permission, where there is one. Never a reason for an installation to fail.
+# Start or restart the service, through deb-systemd-invoke (which obeys policy-rc.d) if it exists. A failure does not fail
+# the installation.
 systemd() {
     if command -v deb-systemd-invoke >/dev/null; then
         deb-systemd-invoke "$1" "$unit" >/dev/null && return 0
     else
         systemctl "$1" "$unit" && return 0
     fi
-    say "the service did not $1; why: systemctl status $name; journalctl --unit $name"
+    say "the service did not $1; to find the reason, run: systemctl status $name; journalctl --unit $name"
 }
 
-# A unit that somebody made, as one with the agent from pip has it, goes before the package's: its sandbox and its settings,
-# also after each upgrade. A masked one is a link to /dev/null, and no file.
-tell_of_another_unit() {
+# A local unit of the same name, for example from an installation with pip, overrides the package's unit, also after each
+# upgrade. A masked unit is a link to /dev/null, not a file.
+warn_about_local_unit() {
     [ -f "$local_units/$unit" ] || return 0
-    say "$local_units/$unit is used in place of the package's unit. If that is not meant, remove it (what it changes" \
-        "belongs into: systemctl edit $name), then: systemctl daemon-reload; systemctl restart $name"
+    say "$local_units/$unit overrides the package's unit. If you do not want this, remove it (to keep its changes, use:" \
+        "systemctl edit $name), then run: systemctl daemon-reload; systemctl restart $name"
 }
 
 start_if_valid() {
@@ -86,20 +87,20 @@ start_if_valid() {
     systemd start
 }
 
-# After an upgrade. A service that somebody has stopped stays so; one that ended by itself may have waited for just this.
+# After an upgrade. A stopped service stays stopped; a failed one is restarted, because the upgrade may have fixed it.
 restart_if_valid() {
     case $(systemctl show --property=ActiveState --value "$unit" 2>/dev/null || true) in
     active | activating | reloading | failed) ;;
     *) return 0 ;;
     esac
-    is_valid "restarted, and goes on as it was" || return 0
+    is_valid "restarted and continues unchanged" || return 0
     systemd restart
 }
 
 refuse_downgrade() { # refuse_downgrade INSTALLED
-    say "version $1 is installed, and $version is older, so it is not installed and nothing was changed. It could not" \
-        "read the outbox of $1: it would begin a new one, and records not yet delivered and the memory of what was" \
-        "approved would be set aside. To go back all the same, remove the package first, which keeps configuration and" \
-        "outbox, then install $version."
+    say "$version is older than the installed version $1, so it was not installed and nothing was changed. It could not" \
+        "read the outbox of $1 and would start a new one, without the undelivered records and the approvals that were" \
+        "sent. To downgrade anyway, first remove the package, which keeps the configuration and the outbox, then install" \
+        "$version."
     exit 1
 }

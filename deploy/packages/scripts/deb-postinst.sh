@@ -5,12 +5,12 @@ configure | abort-upgrade | abort-remove | abort-deconfigure) ;;
 *) exit 0 ;;
 esac
 
-# Whether it is an installation. Without an older version it is one, too, that was interrupted, and the mark is gone since a
-# reboot.
+# Whether this is a first installation. Without an older version it is one too: it was interrupted, and a reboot removed the
+# mark.
 installs=no
 if [ -e "/run/$name.install" ] || { [ "$1" = configure ] && [ -z "${2:-}" ]; }; then installs=yes; fi
 
-# Enabled as Debian's own packages do it: also where no systemd runs, and somebody's `systemctl disable` stays.
+# Enable the unit as Debian's packages do: also if systemd is not running, and without undoing `systemctl disable`.
 if command -v deb-systemd-helper >/dev/null; then
     deb-systemd-helper unmask "$unit" >/dev/null || true
     if deb-systemd-helper --quiet was-enabled "$unit"; then
@@ -22,14 +22,14 @@ elif [ "$installs" = yes ] && command -v systemctl >/dev/null; then
     systemctl enable "$unit" || true
 fi
 
-tell_of_another_unit
+warn_about_local_unit
 if running_systemd; then
     systemctl daemon-reload || true
     case $1 in
     configure)
         if [ "$installs" = yes ]; then start_if_valid; else restart_if_valid; fi
         ;;
-    abort-remove) start_if_valid ;; # prerm has stopped it
+    abort-remove) start_if_valid ;; # prerm stopped it
     esac
 fi
 rm -f "/run/$name.install"

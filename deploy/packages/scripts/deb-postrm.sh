@@ -5,8 +5,8 @@ remove)
     if running_systemd; then systemctl daemon-reload || true; fi
     ;;
 purge)
-    # The outbox with all that was not delivered, where DynamicUser= has it and where a hand-started agent has it; hold and
-    # ready files, `environment` and secrets beside the configuration. Drop-ins in /etc/systemd/system are not ours.
+    # The outbox with its undelivered records, in the directory of DynamicUser= and in that of an agent started by hand; hold
+    # and ready files; `environment` and secrets in the configuration directory. Drop-ins in /etc/systemd/system stay.
     rm -rf /var/lib/private/azure-scheduled-events-exporter /var/lib/azure-scheduled-events-exporter \
         /etc/azure-scheduled-events-exporter /run/azure-scheduled-events-exporter
     if command -v deb-systemd-helper >/dev/null; then

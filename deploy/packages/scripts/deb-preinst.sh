@@ -1,5 +1,5 @@
 # shellcheck shell=sh source=deploy/packages/scripts/common.sh
-# preinst install [OLD NEW] | upgrade OLD NEW | abort-upgrade NEW. Nothing was unpacked yet.
+# preinst install [OLD NEW] | upgrade OLD NEW | abort-upgrade NEW. Nothing has been unpacked yet.
 case $1 in
 upgrade)
     if dpkg --compare-versions "$2" gt "$version"; then
@@ -7,7 +7,7 @@ upgrade)
     fi
     ;;
 install)
-    # Also after a removal that kept the configuration: for postinst that is the same as an upgrade.
+    # Also after a removal that kept the configuration, which postinst cannot distinguish from an upgrade.
     mkdir -p /run
     : >"/run/$name.install"
     ;;

@@ -1,6 +1,6 @@
 # shellcheck shell=sh source=deploy/packages/scripts/common.sh
-# %pre: $1 is how many versions there will be. rpm refuses an older one by itself; with --oldpackage and by `dnf downgrade`
-# it does not.
+# %pre: $1 is the number of versions after the installation. rpm rejects an older version itself, except with --oldpackage
+# and `dnf downgrade`.
 rm -f "/run/$name.restore"
 if [ "$1" -eq 1 ] && [ -e "$settings/config.toml.rpmsave" ] && [ ! -e "$settings/config.toml" ]; then
     mkdir -p /run
