@@ -1,7 +1,7 @@
-"""What a release consists of, and its SHA256SUMS: `make -C deploy checksums [RELEASE=1]`.
+"""The artefacts of a release and its SHA256SUMS: `make -C deploy checksums [RELEASE=1]`.
 
-SHA256SUMS names every file of dist/, as `sha256sum --check` reads it. With `RELEASE=1`
-dist/ must hold each artefact of this version and nothing else; folders, as builds leave them, are not looked at.
+SHA256SUMS lists every file of dist/ in the format of `sha256sum --check`. With `RELEASE=1`, dist/ must contain exactly
+the artefacts of this version. Directories in dist/ are ignored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ARTEFACTS: Final[Mapping[str, str]] = {
     "azure-scheduled-events-exporter.cdx.json": "the SBOM (CycloneDX)",
     "THIRD-PARTY-LICENCES.txt": "the licences of all that ships",
 }
-"""Each file of a release beside SHA256SUMS, and what it is."""
+"""Each file of a release except SHA256SUMS, and its purpose."""
 
 
 def main() -> int:
-    """Write SHA256SUMS. Returns the exit code."""
+    """Write SHA256SUMS. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.checksums", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--release", action="store_true", help="refuse a dist/ that is not a whole release")
+    parser.add_argument("--release", action="store_true", help="fail unless the folder contains exactly a release")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="the folder of the files. Default: dist.")
     args = parser.parse_args()
     try:
@@ -49,22 +49,22 @@ def main() -> int:
 
 
 def names(version: str) -> frozenset[str]:
-    """The names of a version's artefacts."""
+    """Return the names of a version's artefacts."""
     return frozenset(name.format(version=version) for name in ARTEFACTS)
 
 
 def judge(folder: Path, version: str) -> None:
-    """Raises NotReleasable unless the folder holds a version's artefacts, and nothing else but their sums."""
+    """Raise NotReleasable unless the folder contains exactly the artefacts of a version, and possibly SHA256SUMS."""
     there = {path.name for path in files(folder)}
     missing, strange = names(version) - there, there - names(version)
-    told = [f"missing: {', '.join(sorted(missing))}"] if missing else []
-    told += [f"not of this release: {', '.join(sorted(strange))}"] if strange else []
-    if told:
-        raise NotReleasable(f"{folder} is not release {version}; " + "; ".join(told))
+    faults = [f"missing: {', '.join(sorted(missing))}"] if missing else []
+    faults += [f"not of this release: {', '.join(sorted(strange))}"] if strange else []
+    if faults:
+        raise NotReleasable(f"{folder} is not release {version}; " + "; ".join(faults))
 
 
 def write(folder: Path) -> str:
-    """Write the sums of a folder's files. Returns what was written; raises NotReleasable where there are none."""
+    """Write SHA256SUMS for the files of a folder, and return its text. Raises NotReleasable if there are none."""
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files(folder)]
     if not sums:
         raise NotReleasable(f"{folder} has no files")
@@ -73,7 +73,7 @@ def write(folder: Path) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of a folder by name, without their sums."""
+    """Return the files of a folder, sorted by path, without SHA256SUMS."""
     return sorted(path for path in folder.glob("*") if path.is_file() and path.name != SUMS)
 
 

@@ -1,15 +1,15 @@
-"""Whether the agent beside us turns: exit code 0 when `/-/healthy` says so. The health check of an image without curl.
+"""Check the agent in this container: exit code 0 if `/-/healthy` returns 200. The image has no curl.
 
-Asks where the settings say that the agent listens: environment and file, not its flags. Of these nothing but `web` is
-looked at, and a file that can't be read is none: Kubernetes changes it below an agent that runs with what was there
-when it started, and what is wrong in it is no reason to end one that turns. With TLS in the web-config file the
-certificate is not verified, since nothing but this machine is asked. `--ready` asks `/-/ready` instead, and
-`--credentials FOLDER` shows what a scraper shows: `username` and `password`, `tls.crt` and `tls.key`, of these files
-those that are there, as a Secret of Kubernetes has them. The web-config file holds a password's hash alone.
+The listen address comes from the environment and the settings file, not from the agent's flags. Only the section `web`
+is read. An unreadable file is ignored: Kubernetes can change it while the agent runs with its previous content, and an
+error in it must not restart a healthy agent. TLS certificates aren't verified, because only this machine is contacted.
+`--ready` requests `/-/ready` instead. `--credentials FOLDER` names the client's credentials, in the files of a
+Kubernetes Secret: `username` and `password`, `tls.crt` and `tls.key`, or all four. The web-config file contains only
+the hash of the password.
 
-An agent that wants a password or a client certificate which is not shown, or not taken, has answered, and that counts:
-whether its loop turns is then not known. Ready it is called only where nothing was shown: a password that is not taken
-shall end a roll-out, and restart nothing.
+If the agent requires a password or client certificate that is missing or rejected, it counts as healthy, because it
+responds; whether it polls is unknown. With `--ready` and rejected credentials, it is not ready: a wrong password stops
+a rollout but restarts nothing.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from exporter.files import read_capped
 from exporter.text.values import InvalidValue
 
 TIMEOUT_SECONDS: Final = 4.0
-ANYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # what the agent may be told, not what we bind
+ANYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # the agent's setting; nothing is bound here
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and what is shown with it."""
+    """The path to request, and the headers to send."""
 
     path: str
     headers: Mapping[str, str] = field(repr=False)
     shown: bool
-    """Whether there are credentials: one that is refused makes the agent not ready."""
+    """Whether credentials are sent: if they are rejected, the agent is not ready."""
 
     @property
     def refused(self) -> int:
-        """The exit code where the agent answers that it wants other credentials."""
+        """The exit code if the agent rejects the credentials or requires some."""
         return 1 if self.shown and self.path == "/-/ready" else 0
 
 
 def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """0 healthy, 1 not, with a sentence on standard output."""
+    """Return 0 if the agent is healthy, otherwise 1. Print the result to standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ready", action="store_true", help="ask whether it is ready, not whether it is healthy")
-    parser.add_argument("--credentials", type=Path, metavar="FOLDER", help="what to show, in files")
-    told = parser.parse_args(arguments)
+    parser.add_argument("--ready", action="store_true", help="check whether the agent is ready instead of healthy")
+    parser.add_argument("--credentials", type=Path, metavar="FOLDER", help="folder with the client's credentials")
+    args = parser.parse_args(arguments)
     try:
         web = _web(environ)
         question = Question(
-            "/-/ready" if told.ready else "/-/healthy", _headers(told.credentials), told.credentials is not None
+            "/-/ready" if args.ready else "/-/healthy", _headers(args.credentials), args.credentials is not None
         )
-        context = _unverified(told.credentials)
+        context = _unverified(args.credentials)
     except InvalidValue as error:
-        print(f"the settings are wrong: {error}")
+        print(f"the settings are invalid: {error}")
         return 1
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        print(f"the credentials in {told.credentials} cannot be used: {error}")
+        print(f"the credentials in {args.credentials} cannot be used: {error}")
         return 1
     host, port = web.address
     if host in ANYWHERE:
@@ -76,12 +76,12 @@ def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ())
     try:
         return _ask_over_tls(secure, plain, question) if web.config_file else _ask(plain, question)
     except (OSError, http.client.HTTPException) as error:
-        print(f"no answer at port {port}: {error}")
+        print(f"no response on port {port}: {error}")
         return 1
 
 
 def _web(environ: Mapping[str, str]) -> WebSettings:
-    """Where the agent listens, and by which web-config file. Raises InvalidValue."""
+    """Return the section `web` of the agent's settings. Raises InvalidValue."""
     path = environ.get(CONFIG_ENV, "")
     document: Mapping[str, Any] = {}
     if path:
@@ -95,15 +95,15 @@ def _web(environ: Mapping[str, str]) -> WebSettings:
 
 
 def _ask_over_tls(secure: http.client.HTTPSConnection, plain: http.client.HTTPConnection, question: Question) -> int:
-    """With a web-config file there may be TLS, or only a password. One that wants our certificate is there."""
+    """Request over TLS, or without it if the web-config file only sets a password. A certificate request counts."""
     try:
         return _ask(secure, question)
     except ssl.SSLError as error:
         reason = str(error).upper().replace(" ", "_")
         if "CERTIFICATE_REQUIRED" in reason:
-            print("the agent asks for a client certificate")
+            print("the agent requires a client certificate")
         elif question.shown and "ALERT" in reason:
-            print(f"the agent refuses the client certificate: {error}")
+            print(f"the agent rejects the client certificate: {error}")
         else:
             return _ask(plain, question)
         return question.refused
@@ -122,9 +122,9 @@ def _ask(connection: http.client.HTTPConnection, question: Question) -> int:
 
 
 def _headers(folder: Path | None) -> dict[str, str]:
-    """The Authorization of the folder's user and password [RFC 7617]; raises OSError where one of them is missing.
+    """Return the Authorization header for the folder's user and password [RFC 7617]; empty without `username`.
 
-    A line's end is none of theirs: `--from-file` takes over the one that an editor wrote.
+    Trailing line ends, which editors add to files, are ignored. Raises OSError if a file can't be read.
     """
     if folder is None or not (folder / "username").exists():
         return {}
@@ -133,7 +133,7 @@ def _headers(folder: Path | None) -> dict[str, str]:
 
 
 def _unverified(folder: Path | None) -> ssl.SSLContext:
-    """Raises OSError where certificate and key of the folder can't be used."""
+    """Return a TLS context without verification. Raises OSError if the folder's certificate or key can't be used."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

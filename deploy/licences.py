@@ -1,12 +1,12 @@
-"""The licences of all that ships: `make -C deploy licences` writes dist/THIRD-PARTY-LICENCES.txt.
+"""The licences of everything that is shipped: `make -C deploy licences` writes dist/THIRD-PARTY-LICENCES.txt.
 
-By default of the wheels that deploy/constraints.txt names, for Linux and for Windows: each is downloaded, held by its
-hash, and read. With `--folder FOLDER`, run by the Python that the self-contained folder was made with: of what that
-Python has of the lock, of the Python itself, and of every library in the folder that some other project makes; the
-text goes into the folder. What a wheel has linked into itself (OpenSSL in `cryptography`, libyaml in `PyYAML`, crates
-of Rust in `bcrypt`) is told by that wheel alone.
+By default, these are the licences of the wheels in deploy/constraints.txt, for Linux and Windows. Each wheel is
+downloaded and checked by its hash. With `--folder FOLDER`, run by the Python that built the self-contained folder, they
+are those of the installed packages of the lock, of Python, and of every third-party library in the folder; the text is
+written to the folder. Only a wheel itself states the licences of code linked into it (OpenSSL in `cryptography`,
+libyaml in `PyYAML`, Rust crates in `bcrypt`).
 
-Exit code 0: all licences are allowed ones; 1: one is not, is not told, or has no text; then nothing is written.
+Exit code 0: all licences are permitted; 1: one is not permitted, not stated, or has no text, and nothing is written.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ALLOWED: Final = frozenset(
     {
         *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "PSF-2.0", "Python-2.0"),
         *("Zlib", "bzip2-1.0.6", "blessing", "LicenseRef-public-domain"),
-        "MPL-2.0",  # certifi: files of their own, unchanged
-        "GPL-3.0-or-later WITH GCC-exception-3.1",  # the compiler's own libraries: made for it
+        "MPL-2.0",  # certifi: separate, unchanged files
+        "GPL-3.0-or-later WITH GCC-exception-3.1",  # the compiler's own libraries, for which the exception is made
         "GPL-2.0-or-later WITH Bootloader-exception",  # PyInstaller's loader, likewise
         "LicenseRef-Microsoft-redistributable",  # vcruntime140.dll, which python.org's CPython brings
     }
 )
-"""What may ship ([SPDX]). Everything else is a decision: a licence that is named here is one that was read."""
+"""The permitted licences ([SPDX]). Add a licence only after reading it."""
 
 WORDS: Final = {
     "Apache 2.0": "Apache-2.0",
@@ -51,17 +51,17 @@ WORDS: Final = {
     "GPLv2-or-later with a special exception which allows to use PyInstaller to build and distribute non-free programs "
     "(including commercial ones)": "GPL-2.0-or-later WITH Bootloader-exception",
 }
-"""What distributions without an expression say in `License` and in their classifiers. Jinja2's has three clauses."""
+"""SPDX expressions for `License` fields and classifiers, if there is no expression. Jinja2's has three clauses."""
 
 LICENCE_FILE: Final = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
 NATIVE: Final = re.compile(r"\.(so(\.\d+)*|dll|dylib)$")
 OF_WHEELS: Final = re.compile(r"\.(cpython-\d+-[^.]+|abi3)\.so$|^(pywintypes|pythoncom)\d+\.dll$")
-"""Extension modules: a wheel's, or Python's own."""
+"""Extension modules, of wheels or of Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One thing that ships: `licence` is an SPDX expression, empty when none is told; `text` all that comes with it."""
+    """A shipped component. `licence` is an SPDX expression, empty if none is stated; `text` has its licences."""
 
     name: str
     version: str
@@ -70,18 +70,20 @@ class Component:
 
     @property
     def fault(self) -> str:
-        """Why it may not ship, as a sentence; empty when it may."""
+        """The reason why it must not be shipped, or an empty text."""
         if not self.licence:
-            return f"{self.name} does not say its licence"
+            return f"{self.name} states no licence"
         named = re.split(r" (?:AND|OR) ", self.licence.replace("(", "").replace(")", ""))
         if odd := [one for one in named if one not in ALLOWED]:
-            return f"{self.name} is under {', '.join(odd)}, which is not allowed: {Path(__file__).name} says what is"
-        return "" if self.text.strip() else f"{self.name} has no text of its licence"
+            return (
+                f"{self.name} is under {', '.join(odd)}, which is not permitted; see ALLOWED in {Path(__file__).name}"
+            )
+        return "" if self.text.strip() else f"{self.name} has no licence text"
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that CPython or the compiler brings: file names, project, and Debian's package with its text."""
+    """A library of CPython or the compiler: file names, project, licence, and the Debian package with the text."""
 
     files: str
     name: str
@@ -104,18 +106,18 @@ LIBRARIES: Final = (
     Library(r"vcruntime140\S*", "Visual C++ runtime", "LicenseRef-Microsoft-redistributable", ""),
 )
 WITHIN: Final = LIBRARIES[:9]
-"""What a CPython has in it when it does not bring it as files: they are listed in any case."""
+"""Libraries that CPython can contain statically, so they are always listed."""
 DOCUMENTS: Final = Path("/usr/share/doc")
 
 
 class UnknownLibrary(Exception):
-    """A library that LIBRARIES does not name; the text says which."""
+    """A library that LIBRARIES does not list; the text names it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the text; the exit code."""
+    """Write the licences. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.licences", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="A self-contained folder, made with this Python.")
+    parser.add_argument("--folder", type=Path, help="A self-contained folder that this Python built.")
     args = parser.parse_args(arguments)
     output: Path = args.folder / OUTPUT.name if args.folder else OUTPUT
     try:
@@ -128,39 +130,39 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(rendered(components), encoding="utf-8", newline="\n")
-    print(f"{len(components)} components, all under allowed licences: {output}")
+    print(f"{len(components)} components, all under permitted licences: {output}")
     return 0
 
 
 def locked() -> dict[str, str]:
-    """Names in the lock, normalised, with their versions."""
+    """Return the versions in the lock by normalised name."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     return {normal(name): version for name, version in found}
 
 
 def normal(name: str) -> str:
-    """The name of a distribution as all spellings of it compare ([PEP 503])."""
+    """Return the normalised name of a distribution ([PEP 503])."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def in_lock() -> Iterator[Component]:
-    """What each distribution of the lock says, Windows' own too."""
+    """Return a component for each distribution of the lock, including those for Windows."""
     with tempfile.TemporaryDirectory(prefix="licences-") as name:
         folder = Path(name)
         for platform in ("manylinux_2_28_x86_64", "win_amd64"):
             download(folder, platform)
         found = importlib.metadata.distributions(path=[str(path) for path in sorted(folder.glob("*.whl"))])
-        told = {normal(one.metadata["Name"]): component(one) for one in found}
+        components = {normal(one.metadata["Name"]): component(one) for one in found}
     for one in locked():
-        yield told.get(one, Component(one, "", "", ""))
+        yield components.get(one, Component(one, "", "", ""))
 
 
 def download(folder: Path, platform: str) -> None:
-    """The wheels of the lock for a platform, by this Python's version; raises CalledProcessError."""
+    """Download the wheels of the lock for a platform and this Python's version. Raises CalledProcessError."""
     tags = [platform, "manylinux2014_x86_64", "manylinux_2_17_x86_64"] if platform.startswith("many") else [platform]
     lock = LOCK
     if platform == "win_amd64":
-        # pip reads markers for the machine that it runs on: what Windows alone has is asked for without its marker.
+        # pip evaluates markers for the machine that it runs on, so requirements for Windows lose their marker.
         entries = re.split(r"\n(?=\S)", LOCK.read_text(encoding="utf-8"))
         theirs = [re.sub(r" ; sys_platform == 'win32'", "", one) for one in entries if "== 'win32'" in one]
         lock = folder / "windows.txt"
@@ -172,7 +174,7 @@ def download(folder: Path, platform: str) -> None:
 
 
 def in_folder(folder: Path) -> Iterator[Component]:
-    """What is in a self-contained folder: distributions, PyInstaller's loader, Python, and libraries."""
+    """Return the components of a self-contained folder: distributions, PyInstaller's loader, Python, and libraries."""
     installed = {normal(one.metadata["Name"]): one for one in importlib.metadata.distributions()}
     wanted = [*locked(), "pyinstaller"]
     yield from (component(installed[name]) for name in wanted if name in installed)
@@ -183,24 +185,24 @@ def in_folder(folder: Path) -> Iterator[Component]:
 
 
 def library(file: str) -> Library:
-    """Whose a library is. Raises UnknownLibrary."""
+    """Return the entry of LIBRARIES for a file. Raises UnknownLibrary."""
     for one in LIBRARIES:
         if re.fullmatch(one.files, file):
             return one
-    raise UnknownLibrary(f"{file}: LIBRARIES in {Path(__file__).name} does not know whose it is")
+    raise UnknownLibrary(f"{file}: not in LIBRARIES; add it in {Path(__file__).name}")
 
 
 def version_of(one: Library) -> str:
-    """The version of what the interpreter can tell about itself; empty for others."""
+    """Return the version of a library that the interpreter reports; empty for others."""
     import sqlite3  # noqa: PLC0415  # not every Python that lists the lock's licences has it
     import ssl  # noqa: PLC0415  # likewise
 
-    told = {"CPython": sys.version.split()[0], "SQLite": sqlite3.sqlite_version, "OpenSSL": ssl.OPENSSL_VERSION}
-    return told.get(one.name, "").removeprefix("OpenSSL ")
+    versions = {"CPython": sys.version.split()[0], "SQLite": sqlite3.sqlite_version, "OpenSSL": ssl.OPENSSL_VERSION}
+    return versions.get(one.name, "").removeprefix("OpenSSL ")
 
 
 def text_of(one: Library, documents: Path = DOCUMENTS) -> str:
-    """The licence's text: CPython's own, which on Windows has that of all it brings, or Debian's; empty without it."""
+    """Return the licence text: CPython's, which on Windows covers its libraries, or Debian's; empty without one."""
     places = [Path(sysconfig.get_path("stdlib")) / "LICENSE.txt", Path(sys.base_prefix) / "LICENSE.txt"]
     if one.package and sys.platform != "win32":
         places = sorted(documents.glob(f"{one.package}/copyright"))
@@ -209,36 +211,38 @@ def text_of(one: Library, documents: Path = DOCUMENTS) -> str:
 
 
 def component(one: importlib.metadata.Distribution) -> Component:
-    """What a distribution says about itself."""
-    told = one.metadata
-    classifiers = [line for line in told.get_all("Classifier") or [] if line.startswith("License ::")]
-    licence = _first(told, "License-Expression") or stated(
-        _first(told, "License"), [line.rpartition(" :: ")[2] for line in classifiers]
+    """Return the component of a distribution, from its metadata."""
+    metadata = one.metadata
+    classifiers = [line for line in metadata.get_all("Classifier") or [] if line.startswith("License ::")]
+    licence = _first(metadata, "License-Expression") or stated(
+        _first(metadata, "License"), [line.rpartition(" :: ")[2] for line in classifiers]
     )
     files = [path for path in one.files or () if ".dist-info" in str(path) and LICENCE_FILE.search(path.name)]
     texts = [one.read_text(str(path).partition(".dist-info/")[2]) or "" for path in sorted(files, key=str)]
-    return Component(told["Name"], one.version, licence, "\n\n".join(text.strip() for text in texts if text))
+    return Component(metadata["Name"], one.version, licence, "\n\n".join(text.strip() for text in texts if text))
 
 
-def _first(told: importlib.metadata.PackageMetadata, name: str) -> str:
-    """A field of a distribution's metadata; empty without it."""
-    return next(iter(told.get_all(name) or ()), "")
+def _first(metadata: importlib.metadata.PackageMetadata, name: str) -> str:
+    """Return a field of a distribution's metadata; empty if it is missing."""
+    return next(iter(metadata.get_all(name) or ()), "")
 
 
 def stated(field: str, classifiers: Iterable[str]) -> str:
-    """The expression of the field `License`, or where it has none or the whole text, of all classifiers of licences.
+    """Return the expression of the field `License` or, if that is empty or a whole text, of all licence classifiers.
 
-    Words that nobody read stay as they are, and so are not allowed; empty where nothing is told.
+    Unknown names are returned unchanged and are therefore not permitted. Empty if no licence is stated.
     """
-    told = [field.strip()] if field.strip() and "\n" not in field.strip() else classifiers
-    return " AND ".join(dict.fromkeys(WORDS.get(word, word) for word in told))
+    names = [field.strip()] if field.strip() and "\n" not in field.strip() else classifiers
+    return " AND ".join(dict.fromkeys(WORDS.get(word, word) for word in names))
 
 
 def rendered(components: list[Component]) -> str:
-    """The list, then the texts. The same components give the same text."""
+    """Return the list of components, then their texts. The same components give the same text."""
     width = max(len(f"{one.name} {one.version}") for one in components)
     lines = [f"{f'{one.name} {one.version}':{width}}  {one.licence}".rstrip() for one in components]
-    title = "azure-scheduled-events-exporter is under the MIT License. It ships with what follows, unchanged.\n"
+    title = (
+        "azure-scheduled-events-exporter is under the MIT License. It includes the following components, unchanged.\n"
+    )
     texts = [
         f"{'=' * 80}\n{one.name} {one.version}".rstrip() + f"\n{one.licence}\n\n{one.text.strip()}\n"
         for one in components

@@ -1,9 +1,10 @@
 """The notes of a release: `make -C deploy notes` prints the version's section of CHANGELOG.md.
 
-The version is that of `exporter/__init__.py`. Nothing is printed unless it can be released: three numbers, exactly one
-section with a date and with text, no text in a section above it or under `[Unreleased]`, which no release would ever
-contain, and, if RELEASE_TAG is set in the environment, the tag `vVERSION`. The tag comes by environment and is only
-compared, so that no name of a tag is ever a command.
+The version is that of `exporter/__init__.py`. The notes are printed only if all of these are true:
+
+- It has three numbers and exactly one section, which has a date and text.
+- Sections above it and `[Unreleased]` have no text, because no release would contain it.
+- RELEASE_TAG, if set in the environment, is `vVERSION`. The tag is only compared, so its name is never executed.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _TARGETS: Final = re.compile(r"(?:^\[[^\]\n]+\]: .*\n|\s)+\Z", re.MULTILINE)
 
 
 class NotReleasable(Exception):
-    """Why there are no notes, as a sentence."""
+    """The version can't be released; the text is the reason."""
 
 
 def main() -> int:
-    """Print the notes. Returns the exit code."""
+    """Print the notes. Return the exit code."""
     try:
         print(notes(CHANGELOG.read_text(encoding="utf-8"), version(ROOT), tag=os.environ.get("RELEASE_TAG", "")))
     except NotReleasable as error:
@@ -37,7 +38,7 @@ def main() -> int:
 
 
 def version(checkout: Path) -> str:
-    """`__version__` as the package of a checkout says it; nothing is imported. Raises NotReleasable."""
+    """Return `__version__` of a checkout without importing it. Raises NotReleasable."""
     text = (checkout / "exporter" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "([^"\n]+)"$', text, re.MULTILINE)
     if found is None:
@@ -46,14 +47,14 @@ def version(checkout: Path) -> str:
 
 
 def notes(changelog: str, version: str, *, tag: str = "") -> str:
-    """The version's section without its heading. `tag`: that of the release, empty before there is one.
+    """Return the version's section without its heading. `tag` is the release's tag, empty before it exists.
 
     Raises NotReleasable.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise NotReleasable(f"{version} is not three numbers: only final versions are released")
+        raise NotReleasable(f"{version}: expected three numbers; only final versions are released")
     if tag and tag != f"v{version}":
-        raise NotReleasable(f"the tag is {tag!r}, but exporter/__init__.py says {version}")
+        raise NotReleasable(f"the tag is {tag!r}, but the version in exporter/__init__.py is {version}")
     sections = _sections(changelog)
     places = [place for place, (heading, _) in enumerate(sections) if _released(heading)[0] == version]
     if len(places) != 1:
@@ -75,7 +76,7 @@ def notes(changelog: str, version: str, *, tag: str = "") -> str:
 
 
 def _sections(changelog: str) -> list[tuple[str, str]]:
-    """Each section's heading, without its marks, and its text."""
+    """Return the heading, without markup, and the text of each section."""
     parts = re.split(r"^##[ \t]+(.*)\n", f"{changelog}\n", flags=re.MULTILINE)[1:]
     return [
         (heading.strip(), _TARGETS.sub("", text).strip()) for heading, text in zip(parts[::2], parts[1::2], strict=True)
@@ -83,7 +84,7 @@ def _sections(changelog: str) -> list[tuple[str, str]]:
 
 
 def _released(heading: str) -> tuple[str, str]:
-    """The version and the date of a release's heading; empty if it is another."""
+    """Return version and date of a release's heading; empty texts for another heading."""
     found = _RELEASED.fullmatch(heading)
     return (found["version"], found["date"]) if found else ("", "")
 

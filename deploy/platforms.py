@@ -1,10 +1,11 @@
-"""Whether the locks hold everywhere: `python -m deploy.platforms [--python VERSION…]` (`make -C deploy platforms`).
+"""Check the locks for every platform: `python -m deploy.platforms [--python VERSION…]` (`make -C deploy platforms`).
 
-For Linux on amd64 and arm64 with glibc 2.28, for Windows on amd64, and for every Python that pyproject.toml names, uv
-acts as if it were there: each requirement of the locks has a wheel that fits and whose hash is in the lock, and what
-the project asks for there is what the lock has for it, no more and no less. The wheels are downloaded and thrown away,
-since a dry run compares no hashes.
-Exit code 0: all hold; 1: one does not.
+The platforms are Linux on amd64 and arm64 with glibc 2.28, and Windows on amd64, with every Python that pyproject.toml
+names. For each, uv resolves as on that platform: each requirement of the locks must have a wheel whose hash is in the
+lock, and the project's requirements must be exactly those of the lock. The wheels are downloaded and deleted, because a
+dry run compares no hashes.
+
+Exit code 0: all locks are valid; 1: at least one is not.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ PLATFORMS: Final = {
     "Linux arm64": "aarch64-manylinux_2_28",
     "Windows amd64": "x86_64-pc-windows-msvc",
 }
-"""uv's names of them. glibc 2.28: that of RHEL 8, the oldest that the packages are for."""
+"""The platforms by uv's names. glibc 2.28 is that of RHEL 8, the oldest supported system."""
 LOCKS: Final = ("constraints.txt", "build.txt", "standalone.txt")
-"""What an installation and a self-contained build take; the tools of a release run on the machine that releases."""
+"""The locks of an installation and of a self-contained build. Release tools run only on the release machine."""
 WHEELS: Final = ("--only-binary", ":all:")
 CLASSIFIER: Final = "Programming Language :: Python :: 3."
 
 
 class Fault(Exception):
-    """What a lock lacks somewhere; the text is uv's."""
+    """A lock is incomplete on a platform; the text is uv's or names the requirements."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look at every combination; the exit code."""
+    """Check every combination. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.platforms", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--python", nargs="+", default=pythons(), metavar="VERSION", help="Default: the classifiers'.")
+    parser.add_argument(
+        "--python", nargs="+", default=pythons(), metavar="VERSION", help="Default: those of the classifiers."
+    )
     args = parser.parse_args(arguments)
     faults = 0
     for system, platform in PLATFORMS.items():
@@ -58,35 +61,35 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pythons() -> list[str]:
-    """The versions that the classifiers name."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
-    return [line.rpartition(" ")[2] for line in told if line.startswith(CLASSIFIER)]
+    """Return the Python versions of the classifiers."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    return [line.rpartition(" ")[2] for line in classifiers if line.startswith(CLASSIFIER)]
 
 
 def fitting(platform: str, version: str, locks: Sequence[Path]) -> int:
-    """How many wheels the locks name there. Raises Fault when one that is needed is not there, or not by its hash."""
+    """Return the number of wheels of the locks on a platform. Raises Fault for a missing wheel or another hash."""
     named = [word for lock in locks for word in ("--requirement", str(lock))]
     with tempfile.TemporaryDirectory(prefix="platforms-") as folder:
-        said = _uv(platform, version, "install", "--no-deps", "--target", folder, "--require-hashes", *named)
-    (count,) = re.findall(r"^Installed (\d+) package", said, re.MULTILINE)
+        output = _uv(platform, version, "install", "--no-deps", "--target", folder, "--require-hashes", *named)
+    (count,) = re.findall(r"^Installed (\d+) package", output, re.MULTILINE)
     return int(count)
 
 
 def complete(platform: str, version: str) -> None:
-    """Raises Fault when what the project asks for there is not what the lock has for it."""
+    """Raise Fault unless the project's requirements on a platform are those of the lock."""
     project = ("pyproject.toml", "--extra", "identity", "--constraint", str(CONSTRAINTS))
     asked = _names(_uv(platform, version, "compile", *project))
     has = _names(_uv(platform, version, "compile", str(CONSTRAINTS)))
     if asked != has:
-        raise Fault(f"asked for and not locked: {sorted(asked - has)}; locked for nothing: {sorted(has - asked)}")
+        raise Fault(f"required but not locked: {sorted(asked - has)}; locked but not required: {sorted(has - asked)}")
 
 
-def _names(said: str) -> set[str]:
-    return set(re.findall(r"^([a-z0-9._-]+==\S+)", said, re.MULTILINE))
+def _names(output: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9._-]+==\S+)", output, re.MULTILINE))
 
 
 def _uv(platform: str, version: str, *command: str) -> str:
-    """What uv's pip says, of both streams. Raises Fault with its own words."""
+    """Run `uv pip` and return both its output streams. Raises Fault with its error message."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     there = ("--python-platform", platform, "--python-version", version, *WHEELS, "--no-config", "--color", "never")
     quiet = ("--no-header", "--no-annotate") if command[0] == "compile" else ()

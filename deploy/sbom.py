@@ -1,9 +1,10 @@
-"""What the agent is made of, as CycloneDX JSON: `python -m deploy.sbom` writes dist/….cdx.json (`make -C deploy sbom`).
+"""The SBOM as CycloneDX JSON: `python -m deploy.sbom` writes dist/….cdx.json (`make -C deploy sbom`).
 
-Of deploy/constraints.txt: each distribution with its version, its licence, the hashes of its files, and who asked for
-it, as uv noted it in the lock. Python itself and what a self-contained folder has beside it are not in there: their
-list is in that folder (`deploy.licences`). The same commit gives the same bytes. Exit code 0: written, and valid by
-CycloneDX' own schema; 1: not so.
+It lists each distribution in deploy/constraints.txt with its version, its licence, the hashes of its files, and the
+distributions that require it, as noted by uv in the lock. Python and the other libraries of a self-contained folder
+are listed in that folder (`deploy.licences`). The same commit gives the same bytes.
+
+Exit code 0: written, and valid against the CycloneDX schema; 1: invalid, and not written.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OUTPUT: Final = licences.ROOT / "dist" / f"{NAME}.cdx.json"
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """An entry of the lock: `hashes` are SHA-256 of its files, `wanted_by` names distributions or this project."""
+    """An entry of the lock. `hashes` are the SHA-256 of its files; `wanted_by` are the names that require it."""
 
     name: str
     version: str
@@ -46,9 +47,9 @@ class Locked:
 
 
 def main() -> int:
-    """Write it; the exit code."""
-    told = {licences.normal(one.name): one.licence for one in licences.in_lock()}
-    text = JsonV1Dot6(made_of([*locked(licences.LOCK)], told, source_date(os.environ))).output_as_string(indent=2)
+    """Write the SBOM. Return the exit code."""
+    licence_of = {licences.normal(one.name): one.licence for one in licences.in_lock()}
+    text = JsonV1Dot6(made_of([*locked(licences.LOCK)], licence_of, source_date(os.environ))).output_as_string(indent=2)
     if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         print(fault, file=sys.stderr)
         return 1
@@ -59,7 +60,7 @@ def main() -> int:
 
 
 def locked(lock: Path) -> Iterator[Locked]:
-    """The entries of a lock of uv's, with its notes of who asked for them."""
+    """Return the entries of a lock by uv, with its notes on the distributions that require them."""
     for entry in re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8")):
         if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", entry):
             notes = " ".join(re.findall(r"^ +# +(.*)$", entry, re.MULTILINE)).removeprefix("via ").split()
@@ -67,14 +68,14 @@ def locked(lock: Path) -> Iterator[Locked]:
             yield Locked(match[1], match[2], tuple(re.findall(r"sha256:([0-9a-f]{64})", entry)), wanted_by)
 
 
-def made_of(entries: list[Locked], told: dict[str, str], made_at: datetime) -> Bom:
-    """The bill of materials; `told` has the licence of each name as an SPDX expression."""
+def made_of(entries: list[Locked], licence_of: dict[str, str], made_at: datetime) -> Bom:
+    """Return the bill of materials. `licence_of` has the SPDX expression of each name."""
     root = Component(name=NAME, version=__version__, type=ComponentType.APPLICATION, bom_ref=NAME)
     root.licenses.add(LicenseFactory().make_from_string("MIT"))
-    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, repr((__version__, entries))))  # it is random otherwise
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, repr((__version__, entries))))  # the default is random
     bom.metadata.timestamp = made_at
     bom.metadata.component = root
-    made = {entry.name: _component(entry, told[entry.name]) for entry in entries}
+    made = {entry.name: _component(entry, licence_of[entry.name]) for entry in entries}
     for component in made.values():
         bom.components.add(component)
     for one in (root, *made.values()):

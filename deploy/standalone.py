@@ -1,6 +1,6 @@
-"""Where the self-contained build begins."""
+"""The entry point of the self-contained build."""
 
-import encodings.idna  # noqa: F401  # out of base_library.zip, which is replaced with the rest
+import encodings.idna  # noqa: F401  # from base_library.zip, which an upgrade replaces
 import os
 import sys
 
@@ -8,18 +8,18 @@ RUNNING = "/proc/self/exe"
 
 
 def keep_program() -> None:
-    """Let whatever is imported later come out of the program that was started, also once its file was replaced.
+    """Import later modules from the started program, even after its file was replaced.
 
-    A package is upgraded beneath the running agent, which goes on for as long as nothing restarts it. PyInstaller opens
-    the archive of modules by its path at each import, and would look in the new one where the old one had a module.
-    Without /proc it stays so.
+    An upgrade replaces the files of the running agent, which continues until it is restarted. PyInstaller opens the
+    module archive by its path at each import, and would read the new archive at the old positions. Without /proc,
+    nothing is changed.
     """
     archive = getattr(sys.modules.get("pyimod02_importers"), "pyz_archive", None)
     if archive is not None and os.path.exists(RUNNING):
-        archive._filename = RUNNING  # PyInstaller has no public way; `make -C tests packages` holds it to this
+        archive._filename = RUNNING  # no public API; tested by `make -C tests packages`
 
 
 keep_program()
-from exporter.cli import main  # noqa: E402  # out of the archive, too
+from exporter.cli import main  # noqa: E402  # also from the archive
 
 sys.exit(main())

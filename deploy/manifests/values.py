@@ -34,7 +34,7 @@ SET_BY_THE_CHART: Final = frozenset(
         "log.format",
     }
 )
-"""Settings that `settings` does not permit: other values set them by environment, which takes precedence over the file."""
+"""Settings that `settings` doesn't permit, because other values set them by environment, which takes precedence."""
 _NAME: Final = {"type": "string", "maxLength": 253, "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
 _LABEL: Final = {"type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"}
 _IN_A_SECRET: Final = {"type": "string", "maxLength": 253, "pattern": "^[-A-Za-z0-9_]([-A-Za-z0-9_.]*[-A-Za-z0-9_])?$"}
@@ -55,7 +55,7 @@ _TYPES: Final = {bool: "boolean", int: "integer", float: "number", str: "string"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A key of values.yaml: `path` is dotted, `children` are the keys of a mapping, `extra` is the mapping after `@schema`."""
+    """A key of values.yaml: `path` is dotted, `children` are a mapping's keys, `extra` is what follows `@schema`."""
 
     path: str
     default: Any

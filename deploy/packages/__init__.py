@@ -1,12 +1,12 @@
-"""The deb and the rpm: `make -C deploy deb rpm`. What is in them, what they need of the host, and how they are made.
+"""The deb and the rpm (`make -C deploy deb rpm`): contents, dependencies, and build.
 
-build        makes a package of the self-contained folder, by nfpm
-contents     what goes where, as nfpm's configuration
-needs        the C library and the others that the folder needs from the host, measured from its ELF files
-program      commands and flags, as argparse knows them
-manual       the manual page, made of those
-completion   completions for bash, zsh and fish, made of those
-scripts/     what runs when a package is installed, upgraded and removed
+build        builds a package from the self-contained folder, with nfpm
+contents     the files of the packages, as nfpm's configuration
+needs        the libraries that the folder needs from the host, read from its ELF files
+program      the commands and flags, read from argparse
+manual       the manual page
+completion   completions for bash, zsh, and fish
+scripts/     the scripts that run when a package is installed, upgraded, and removed
 """
 
 from __future__ import annotations

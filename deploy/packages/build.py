@@ -1,7 +1,7 @@
-"""Make a deb or an rpm of the self-contained folder: `make -C deploy deb rpm`.
+"""Build a deb or an rpm from the self-contained folder: `make -C deploy deb rpm`.
 
-The folder is dist/azure-scheduled-events-exporter, made anew by `deploy/standalone` where it is missing or older than
-the sources. The package needs the C library that the folder needs: an old interpreter makes it for old hosts, too.
+The folder is dist/azure-scheduled-events-exporter. `deploy/standalone` rebuilds it if it is missing or older than the
+sources. The package requires the C library that the folder needs: to support old hosts, use an old interpreter.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ License: MIT
 
 
 def main() -> int:
-    """Make the package. Returns the exit code."""
+    """Build the package. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.packages.build", description=__doc__.partition("\n")[0])
     parser.add_argument("format", choices=tuple(SCRIPTS))
-    parser.add_argument("--version", default=__version__, help="another version than the program's, to try upgrades")
-    parser.add_argument("--folder", type=Path, help="another self-contained folder, taken as it is")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="where the package is put")
-    parser.add_argument("--quick", action="store_true", help="pack in a few seconds, and a third larger")
+    parser.add_argument("--version", default=__version__, help="another version than the program's, to test upgrades")
+    parser.add_argument("--folder", type=Path, help="another self-contained folder, used unchanged")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder for the package")
+    parser.add_argument("--quick", action="store_true", help="pack in a few seconds; the package is a third larger")
     args = parser.parse_args()
     folder = args.folder or fresh_folder()
     try:
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def build(form: Format, version: str, folder: Path, output: Path, *, quick: bool = False) -> Path:
-    """Make a package of a self-contained folder. Returns its path; raises `NeedsError`, CalledProcessError."""
+    """Build a package from a self-contained folder. Return its path. Raises `NeedsError`, CalledProcessError."""
     numbered = package_version(version)
     made = ROOT / "build" / "packages" / form
     made.mkdir(parents=True, exist_ok=True)
@@ -75,8 +75,8 @@ def build(form: Format, version: str, folder: Path, output: Path, *, quick: bool
     for name, content in files(form, numbered, now).items():
         (made / name).write_bytes(content)
     needs = measure(folder)
-    told = configuration(form, numbered, needs, folder, made, mtime=now.isoformat(), quick=quick)
-    (made / "nfpm.yaml").write_text(json.dumps(told, indent=1))  # JSON is YAML
+    settings = configuration(form, numbered, needs, folder, made, mtime=now.isoformat(), quick=quick)
+    (made / "nfpm.yaml").write_text(json.dumps(settings, indent=1))  # JSON is YAML
     output.mkdir(parents=True, exist_ok=True)
     package = output / file_name(form, numbered, needs.architecture)
     nfpm = str(Path(sys.executable).parent / "nfpm")
@@ -86,7 +86,7 @@ def build(form: Format, version: str, folder: Path, output: Path, *, quick: bool
 
 
 def files(form: Format, version: str, now: datetime) -> Mapping[str, bytes]:
-    """What is made for a package and is not in the repository as it is, by name."""
+    """Return the content of the generated files of a package, by name."""
     copyright_text = COPYRIGHT + indented((ROOT / "LICENSE").read_text(encoding="utf-8"))
     changelog = (
         f"{NAME} ({version}) stable; urgency=medium\n\n  * See {HOMEPAGE}/blob/main/CHANGELOG.md\n\n"
@@ -105,31 +105,31 @@ def files(form: Format, version: str, now: datetime) -> Mapping[str, bytes]:
 
 
 def script(form: Format, name: str, version: str) -> str:
-    """A maintainer script, whole: what all have in common, and its own part."""
+    """Return a complete maintainer script: the common part, then its own."""
     parts = [(SCRIPTS_FOLDER / file).read_text(encoding="utf-8") for file in ("common.sh", f"{form}-{name}.sh")]
     return "#!/bin/sh\n" + "\n".join(parts).replace("@VERSION@", version)
 
 
 def indented(text: str) -> str:
-    """A licence's text as a field of Debian's copyright format: a line without text is a dot."""
+    """Return a licence text as a field in Debian's copyright format, with a dot for each empty line."""
     return "".join(f" {line}\n" if line else " .\n" for line in text.rstrip().splitlines())
 
 
 def packed(text: str) -> bytes:
-    """Packed the same way every time, as Debian asks for: at its best, without name and time."""
+    """Return text compressed reproducibly, as Debian requires: maximum level, without name and time."""
     return gzip.compress(text.encode(), 9, mtime=0)
 
 
 def source_date(environ: Mapping[str, str]) -> datetime:
-    """The time that every file is given, so that two builds are equal: SOURCE_DATE_EPOCH, else the last commit's."""
+    """Return the time of all files, for reproducible builds: SOURCE_DATE_EPOCH, or the time of the last commit."""
     if epoch := environ.get("SOURCE_DATE_EPOCH"):
         return datetime.fromtimestamp(int(epoch), UTC)
-    told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True, capture_output=True, check=True)
-    return datetime.fromtimestamp(int(told.stdout), UTC)
+    commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True, capture_output=True, check=True)
+    return datetime.fromtimestamp(int(commit.stdout), UTC)
 
 
 def fresh_folder() -> Path:
-    """The self-contained folder of these sources, made by `deploy/standalone` unless it is newer than all of them."""
+    """Return the self-contained folder of these sources. `deploy/standalone` rebuilds it if a source is newer."""
     program = FOLDER / NAME
     sources = [ROOT / "deploy" / "constraints.txt", *(ROOT / "deploy").glob("standalone*")]
     sources += [path for path in (ROOT / "exporter").rglob("*") if path.is_file() and "__pycache__" not in path.parts]

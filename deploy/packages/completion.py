@@ -1,6 +1,6 @@
-"""Completions for bash, zsh and fish: commands, their flags, and the values of those that are words or paths.
+"""Completions for bash, zsh, and fish: commands, flags, and values that are keywords or paths.
 
-They are made of the parsers: a flag that exists is completed, and no other.
+They are generated from the parsers, so they complete exactly the flags that exist.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from deploy.packages.program import Command, Flag, commands
 
 
 def bash() -> str:
-    """The function that bash-completion loads by the command's name; it needs nothing of bash-completion itself."""
-    lines = [f"# bash completion for {NAME}, made of its parsers", "_azure_scheduled_events_exporter() {"]
+    """Return the function that bash-completion loads by the command's name. It doesn't depend on bash-completion."""
+    lines = [f"# bash completion for {NAME}, generated from its parsers", "_azure_scheduled_events_exporter() {"]
     lines += [
         '    local cur=${COMP_WORDS[COMP_CWORD]} prev="" command="" action="" word words="" paths="" index',
         "    COMPREPLY=()",
-        # Readline splits --flag=value at the sign.
+        # Readline splits --flag=value at the equals sign.
         '    if [[ $cur == "=" ]]; then cur="" prev=${COMP_WORDS[COMP_CWORD-1]}',
         "    elif ((COMP_CWORD >= 2)) && [[ ${COMP_WORDS[COMP_CWORD-1]} == '=' ]]; then",
         "        prev=${COMP_WORDS[COMP_CWORD-2]}",
@@ -61,7 +61,7 @@ def _bash_command(command: Command) -> Iterator[str]:
         elif flag.value:
             yield f"        {flag.spelling}) ;;"
     words = " ".join(flag.spelling for flag in command.flags)
-    # A path is what a command with arguments takes where no flag was begun.
+    # Without a flag, a command with arguments completes paths.
     other = (
         f'if [[ $cur == -* ]]; then words="{words}"; else paths=yes; fi' if command.arguments else f'words="{words}"'
     )
@@ -70,8 +70,8 @@ def _bash_command(command: Command) -> Iterator[str]:
 
 
 def zsh() -> str:
-    """The function that zsh's compinit loads."""
-    lines = [f"#compdef {NAME}", f"# zsh completion for {NAME}, made of its parsers", ""]
+    """Return the function that zsh's compinit loads."""
+    lines = [f"#compdef {NAME}", f"# zsh completion for {NAME}, generated from its parsers", ""]
     for command in commands():
         if command.actions:
             lines += [f"_{NAME}_{command.name}() {{", *_zsh_choice(f"{NAME}_{command.name}", command.actions), "}", ""]
@@ -123,7 +123,7 @@ def _zsh_flag(flag: Flag) -> str:
 
 
 def _zsh_text(text: str) -> str:
-    """Text within single quotes and brackets of a specification of `_arguments`."""
+    """Return text escaped for a specification of `_arguments`, inside single quotes and brackets."""
     shown = brief(text)
     for special in "[]:":
         shown = shown.replace(special, f"\\{special}")
@@ -131,9 +131,9 @@ def _zsh_text(text: str) -> str:
 
 
 def fish() -> str:
-    """The file that fish loads by the command's name."""
+    """Return the file that fish loads by the command's name."""
     names = " ".join(command.name for command in commands())
-    lines = [f"# fish completion for {NAME}, made of its parsers", f"complete -c {NAME} -f"]
+    lines = [f"# fish completion for {NAME}, generated from its parsers", f"complete -c {NAME} -f"]
     none = f"not __fish_seen_subcommand_from {names}"
     lines += [f"complete -c {NAME} -n '{none}' -l version -d 'show the version'"]
     for command in commands():
@@ -171,6 +171,6 @@ def _fish_text(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A help's first sentence, without its full stop and without what is said of defaults."""
+    """Return the first sentence of a help text, without its full stop and its defaults."""
     first = text.partition(". ")[0].partition(" Default:")[0]
     return " ".join(first.split()).rstrip(".")

@@ -68,7 +68,7 @@ class Entry:
 
 
 def package_version(version: str) -> str:
-    """Return a Python version in the form that deb and rpm sort: `1.0rc1` becomes `1.0~rc1`, which is before `1.0`."""
+    """Return a Python version as deb and rpm sort it: `1.0rc1` becomes `1.0~rc1`, which is before `1.0`."""
     read = Version(version)
     text = read.base_version
     if read.pre:
@@ -88,7 +88,7 @@ def file_name(form: Format, version: str, architecture: str) -> str:
 
 
 def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
-    """Return all entries of a package. `folder` is the self-contained program; `made` has the files that `build` made."""
+    """Return all entries of a package. `folder` is the self-contained program; `made` has the generated files."""
     systemd = ROOT / "deploy" / "systemd"
     document = "doc" if form == "rpm" else ""  # nfpm omits entries of this kind from a deb
     yield Entry(PROGRAM_FOLDER, str(folder), "tree")

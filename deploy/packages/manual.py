@@ -37,7 +37,7 @@ FILES: Final = {
 }
 EXAMPLES: Final = {
     f"{NAME} check {CONFIG_FLAG} {SETTINGS}/config.toml": "Show what the settings mean, or all errors.",
-    f"{NAME} check --probe {CONFIG_FLAG} {SETTINGS}/config.toml": "Also test the metadata service and each destination.",
+    f"{NAME} check --probe {CONFIG_FLAG} {SETTINGS}/config.toml": "Also test the metadata service and destinations.",
     f"{NAME} tail --outbox {outbox_path('linux')}": "Show the records of the outbox (as root).",
     f"{NAME} demo": "Run a complete demo on this machine, with a simulated Azure.",
     f"touch {hold_place('linux')}": "Stop all approvals, with the shipped configuration.",
@@ -125,7 +125,7 @@ def _section(section: str) -> Iterator[str]:
     if section == "approval":
         yield from item(
             "rules",
-            "Only in the settings file. Tried in order; the first rule that matches decides. There are two default rules.",
+            "Only in the file. Tried in order; the first rule that matches decides. There are two default rules.",
         )
 
 

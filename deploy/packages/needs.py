@@ -1,7 +1,7 @@
-"""What a self-contained folder needs from the host: which libraries, and in which version of their symbols.
+"""The libraries that a self-contained folder needs from the host, with the versions of their symbols.
 
-Read from every ELF file in it: NEEDED of the dynamic section, and .gnu.version_r, which names the versions of the
-symbols that are used [LSB, Symbol Versioning]. A package states this, and nothing that somebody believed to be so.
+They are read from every ELF file in it: NEEDED of the dynamic section, and .gnu.version_r, which names the versions of
+the used symbols [LSB, Symbol Versioning]. The dependencies of the packages are exactly these.
 
 `python -m deploy.packages.needs FOLDER` prints it.
 """
@@ -23,34 +23,34 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 GLIBC: Final = re.compile(r"(lib(c|m|pthread|dl|rt|util|resolv|anl)|ld-linux[\w-]*)\.so\.\d+")
-"""The libraries that glibc is made of; libpthread, libdl, librt and libutil are parts of libc.so.6 since 2.34."""
+"""The libraries of glibc. Since 2.34, libc.so.6 contains libpthread, libdl, librt, and libutil."""
 RELATIVE_RELOCATIONS: Final = "GLIBC_ABI_DT_RELR"
-"""What a file asks for that the loader of 2.36 and later alone can relocate."""
+"""The symbol version of files that only the loader of glibc 2.36 and later can relocate."""
 ARCHITECTURES: Final[Mapping[str, str]] = {"EM_X86_64": "amd64", "EM_AARCH64": "arm64"}
-"""By the machine in an ELF header, as Debian and Go name it."""
+"""The names of Debian and Go by the machine in an ELF header."""
 DEBIAN: Final[Mapping[str, tuple[str, str | None]]] = {
     "libz.so.1": ("zlib1g", "1:"),
     "libgcc_s.so.1": ("libgcc-s1", None),
     "libstdc++.so.6": ("libstdc++6", None),
 }
-"""The package of Debian that brings a library, and the epoch of its versions; None: those of its symbols are others.
+"""The Debian package of a library, and the epoch of its versions; None if the versions of its symbols differ.
 
-GCC's libraries have had the symbols of manylinux_2_28 since GCC 8, the oldest that came with that C library.
+GCC's libraries have the symbols of manylinux_2_28 since GCC 8, the oldest version with that C library.
 """
 
 Version = tuple[int, ...]
 
 
 class NeedsError(Exception):
-    """The folder can't be stated as a package's dependencies; the text is a sentence."""
+    """The dependencies of the folder can't be determined; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the host has to bring.
+    """The requirements on the host.
 
-    `architecture` is that of all files, as Debian names it. `symbols` has a version of symbols by each library, such as
-    `GLIBC_2.34` for `libc.so.6`, the highest that is used; "" where none is.
+    `architecture` is Debian's name for that of all files. `symbols` has the highest used symbol version of each
+    library, such as `GLIBC_2.34` for `libc.so.6`; "" if no version is used.
     """
 
     architecture: str
@@ -58,42 +58,44 @@ class Needs:
 
     @property
     def glibc(self) -> str:
-        """The oldest version of glibc that has all symbols, such as `2.34`."""
+        """The oldest glibc that has all used symbols, such as `2.34`."""
         versions = [_version(name) for library, name in self.symbols.items() if GLIBC.fullmatch(library) and name]
         if not versions:
-            raise NeedsError("no file in the folder uses a symbol of glibc")
+            raise NeedsError("no file uses a symbol of glibc")
         return ".".join(map(str, max(versions)))
 
     def debian(self) -> list[str]:
-        """As `Depends` of a deb. Raises `NeedsError` for a library of which no package is known here."""
+        """Return `Depends` of a deb. Raises `NeedsError` for a library that DEBIAN does not list."""
         depends = [f"libc6 (>= {self.glibc})"]
         for library, symbol in self.symbols.items():
             if GLIBC.fullmatch(library):
                 continue
             if library not in DEBIAN:
-                raise NeedsError(f"{library} is needed from the host: name its Debian package in {__name__}")
+                raise NeedsError(
+                    f"{library}: needed from the host, but its Debian package is unknown; add it in {__name__}"
+                )
             package, epoch = DEBIAN[library]
             counted = symbol and epoch is not None
             depends.append(f"{package} (>= {epoch}{_dotted(symbol)})" if counted else package)
         return depends
 
     def rpm(self) -> list[str]:
-        """As `Requires` of an rpm, spelled as rpm's own generator spells what libraries provide [elfdeps]."""
+        """Return `Requires` of an rpm, in the form of rpm's own generator [elfdeps]."""
         requires = []
         for library, symbol in self.symbols.items():
             if library.startswith("ld-linux"):
-                continue  # a part of glibc, which libc.so.6 stands for
+                continue  # part of glibc, like libc.so.6
             if symbol == RELATIVE_RELOCATIONS:
-                raise NeedsError(f"{library}: {symbol} is newer than any release of RHEL that is served")
+                raise NeedsError(f"{library}: {symbol} is newer than any supported RHEL")
             requires.append(f"{library}({symbol})(64bit)" if symbol else f"{library}()(64bit)")
         return requires
 
 
 def measure(folder: Path) -> Needs:
-    """Read all ELF files of a self-contained folder. Raises `NeedsError` where they are not of one known machine.
+    """Read all ELF files of a self-contained folder. Raises `NeedsError` unless they are for one known machine.
 
-    A library that the folder brings is not needed from the host, but for the program itself: it starts before anything
-    tells the loader where those libraries are.
+    A library in the folder isn't needed from the host, except by the program itself, which starts before the loader
+    knows where those libraries are.
     """
     files = {path: _read(path) for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()}
     found = {path: file for path, file in files.items() if file is not None}
@@ -118,7 +120,7 @@ class _File:
 
 
 def _read(path: Path) -> _File | None:
-    """The needs of one file; None for one that is no ELF file."""
+    """Return the requirements of one file; None if it isn't an ELF file."""
     with path.open("rb") as stream:
         if stream.read(4) != b"\x7fELF":
             return None
@@ -126,7 +128,7 @@ def _read(path: Path) -> _File | None:
             elf = ELFFile(stream)
             return _File(elf["e_machine"], tuple(_needed(elf)), _symbols(elf))
         except ELFError as error:
-            raise NeedsError(f"{path}: can't be read: {error}") from error
+            raise NeedsError(f"{path}: not readable: {error}") from error
 
 
 def _needed(elf: ELFFile) -> Iterator[str]:
@@ -145,7 +147,7 @@ def _symbols(elf: ELFFile) -> dict[str, set[str]]:
 
 
 def _version(symbol: str) -> Version:
-    """`GLIBC_2.34` as numbers. Raises `NeedsError` for one that has none."""
+    """Return `GLIBC_2.34` as numbers. Raises `NeedsError` for a symbol version without numbers."""
     if symbol == RELATIVE_RELOCATIONS:
         return (2, 36)
     return _numbers(_dotted(symbol))
@@ -158,15 +160,17 @@ def _numbers(dotted: str) -> Version:
 def _dotted(symbol: str) -> str:
     match = re.fullmatch(r"[A-Z]+_(\d+(?:\.\d+)*)", symbol)
     if match is None:
-        raise NeedsError(f"{symbol}: expected a version of symbols such as GLIBC_2.34")
+        raise NeedsError(f"{symbol}: expected a symbol version such as GLIBC_2.34")
     return match[1]
 
 
 def main() -> int:
-    """Print the needs of a folder. Returns the exit code: 1 where it needs a newer glibc than it may."""
+    """Print the requirements of a folder. Return the exit code: 1 if it needs a newer glibc than permitted."""
     parser = argparse.ArgumentParser(prog="python -m deploy.packages.needs", description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--glibc-at-most", metavar="VERSION", help="such as 2.28, of the oldest host to be served")
+    parser.add_argument(
+        "--glibc-at-most", metavar="VERSION", help="glibc of the oldest supported host, for example 2.28"
+    )
     args = parser.parse_args()
     needs = measure(args.folder)
     print(f"{needs.architecture}, glibc {needs.glibc}")
@@ -175,7 +179,7 @@ def main() -> int:
     if args.glibc_at_most is None or _numbers(needs.glibc) <= _numbers(args.glibc_at_most):
         return 0
     print(
-        f"{args.folder} needs glibc {needs.glibc}, more than {args.glibc_at_most}: "
+        f"{args.folder}: needs glibc {needs.glibc}, newer than {args.glibc_at_most}; build it with: "
         'make -C deploy standalone PYTHON="$(deploy/standalone-base)"',
         file=sys.stderr,
     )

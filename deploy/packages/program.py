@@ -1,6 +1,6 @@
-"""The commands and their flags, read from the parsers that `--help` is written by, for manual page and completions.
+"""The commands and flags, read from the parsers of `--help`, for the manual page and the completions.
 
-A setting is the same flag in every command that takes its section, so settings are told once.
+A setting is the same flag in every command that uses its section, so each setting is listed once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from exporter.config.schema import catalogue
 from exporter.config.types import Choice, Text
 
 _PATHS: Final = frozenset({"path_argument", "_folder"})
-"""Names of the types of arguments that are paths."""
+"""Names of the argument types for paths."""
 _SETTINGS: Final = {setting.flag: setting for setting in catalogue()}
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag, or an argument without one (`spelling` is ""). `value` is the name of its value, "" without one.
+    """A flag, or a positional argument (`spelling` is ""). `value` is the name of its value, "" if it has none.
 
-    `words` are all that the value may be, where that is a closed set; `optional` is a value that may be left out.
+    `words` are the permitted values, if they are a closed set; `optional` is whether the value can be omitted.
     """
 
     spelling: str
@@ -39,7 +39,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its flags; `sections` are those of the settings that it takes, `actions` its own commands."""
+    """A command with its flags. `sections` are those of its settings; `actions` are its subcommands."""
 
     name: str
     summary: str
@@ -51,7 +51,7 @@ class Command:
 
 
 def commands() -> tuple[Command, ...]:
-    """All commands, in the order of `--help`."""
+    """Return all commands, in the order of `--help`."""
     read = []
     for name, (summary, _, _) in COMMANDS.items():
         parser = FlagParser(prog=name)
@@ -63,7 +63,7 @@ def commands() -> tuple[Command, ...]:
 def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Command:
     entries = [
         action for action in parser._actions if action.help != argparse.SUPPRESS
-    ]  # argparse tells them nowhere else
+    ]  # argparse has no public API for them
     hidden = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     flags = tuple(_flag(action) for action in entries if action.option_strings)
     arguments = tuple(_flag(action) for action in entries if not action.option_strings and action not in hidden)
@@ -73,13 +73,13 @@ def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Comman
 
 def _actions(hidden: Sequence[argparse._SubParsersAction[argparse.ArgumentParser]]) -> Iterator[Command]:
     for action in hidden:
-        summaries = {told.dest: told.help or "" for told in action._choices_actions}
+        summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, parser in action.choices.items():
             yield _command(name, summaries[name], parser)
 
 
 def _flag(action: argparse.Action) -> Flag:
-    """What argparse knows of an argument. Of several spellings the last is the long one."""
+    """Return an argument of argparse. The last of several spellings is the long one."""
     spelling = action.option_strings[-1] if action.option_strings else ""
     setting = _SETTINGS.get(spelling)
     words = tuple(str(word) for word in action.choices or ())

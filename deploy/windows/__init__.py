@@ -1,11 +1,11 @@
-"""What is handed out for Windows: a self-contained folder (`build`, `folder`), its zip (`archive`), an MSI (`msi`)."""
+"""The packages for Windows: a self-contained folder (`build`, `folder`), its zip (`archive`), and an MSI (`msi`)."""
 
 from typing import Final
 
 from exporter import __version__
 
 NAME: Final = "azure-scheduled-events-exporter"
-"""The folder, the program in it, and the service as the service manager knows it."""
+"""The name of the folder, the program, and the service."""
 PROGRAM: Final = f"{NAME}.exe"
 STEM: Final = f"{NAME}-{__version__}-windows-amd64"
-"""What the zip and the MSI are called, without their endings."""
+"""The names of the zip and the MSI, without their extensions."""

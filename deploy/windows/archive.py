@@ -1,4 +1,4 @@
-"""The zip: the checked folder with the licence and a few lines to read. One folder makes one zip, byte for byte.
+"""The zip: the checked folder with the licence and a README. The same folder gives the same bytes.
 
 `python -m deploy.windows.archive FOLDER` writes `dist/azure-scheduled-events-exporter-VERSION-windows-amd64.zip`.
 """
@@ -16,27 +16,27 @@ from exporter import __version__
 
 ROOT: Final = Path(__file__).parents[2]
 EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of every entry: the earliest that a zip can say."""
+"""The time of every entry: the earliest time in a zip."""
 README: Final = f"""\
 azure-scheduled-events-exporter {__version__} for Windows, 64 bit
 
-Tells what Azure is about to do to this VM: as Prometheus metrics, OpenTelemetry logs and Event Hubs messages.
-Nothing has to be installed beside it. In a PowerShell:
+Exports the Azure Scheduled Events of this VM as Prometheus metrics, OpenTelemetry logs, and Event Hubs messages.
+It needs no other software. In PowerShell:
 
     .\\{NAME}.exe check --probe
     .\\{NAME}.exe run
 
-As a service, in a PowerShell as administrator, from the folder where it is to stay (C:\\Program Files):
+As a service, in PowerShell as administrator, from its final folder (in C:\\Program Files):
 
     .\\{NAME}.exe service install
     .\\{NAME}.exe service start
 
-Settings, logs, upgrade and removal: the page "Windows" of the documentation. Licence: LICENSE.txt.
+For settings, logs, upgrade, and removal, see the page "Windows" of the documentation. Licence: LICENSE.txt.
 """
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write the zip of a folder that was checked; in it the folder bears the program's name."""
+    """Write the zip of a checked folder. The top folder in it has the program's name."""
     entries = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     entries["LICENSE.txt"] = _with_crlf((ROOT / "LICENSE").read_text(encoding="utf-8"))
     entries["README.txt"] = _with_crlf(README)
@@ -44,7 +44,7 @@ def pack(folder: Path, target: Path) -> None:
     with zipfile.ZipFile(target, "w") as archive:
         for name in sorted(entries):
             entry = zipfile.ZipInfo(f"{NAME}/{name}", EARLIEST)
-            entry.create_system = 0  # the same on every system that packs
+            entry.create_system = 0  # the same on every build system
             archive.writestr(entry, entries[name], zipfile.ZIP_DEFLATED, 9)
 
 
@@ -53,10 +53,10 @@ def _with_crlf(text: str) -> bytes:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 1, and nothing written, if anything stands against the folder."""
+    """Check and pack a folder. Return the exit code: 1 if the folder has faults; then nothing is written."""
     folder, target = Path(arguments[0]), ROOT / "dist" / f"{STEM}.zip"
     if found := list(faults(folder)):
-        print(f"{folder} must not be handed out:", *found, sep="\n  ", file=sys.stderr)
+        print(f"{folder}: must not be released:", *found, sep="\n  ", file=sys.stderr)
         return 1
     pack(folder, target)
     print(target)

@@ -1,7 +1,7 @@
-"""Build the self-contained folder on a Windows with a CPython of python.org, try it, and pack it.
+"""Build the self-contained folder on Windows with a CPython of python.org, test it, and pack it.
 
-`make -C deploy windows-zip` leaves `dist/azure-scheduled-events-exporter/` and the zip, without make
-`python -m deploy.windows.build`. All that goes in is locked: versions and hashes, wheels only.
+`make -C deploy windows-zip`, or `python -m deploy.windows.build` without make, creates
+`dist/azure-scheduled-events-exporter/` and the zip. All dependencies are locked wheels: versions and hashes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOCKS: Final = ("constraints", "build", "standalone")
 
 
 def installs(python: Path) -> Sequence[Sequence[str]]:
-    """The commands that bring what goes in: what is locked, then our own code by a builder that is locked."""
+    """Return the commands that install the locked dependencies, then the agent with a locked build backend."""
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     locks = [argument for name in LOCKS for argument in ("--requirement", f"deploy/{name}.txt")]
     return [
@@ -32,19 +32,19 @@ def installs(python: Path) -> Sequence[Sequence[str]]:
 
 
 def builds(python: Path) -> Sequence[str]:
-    """The command that makes the folder, as `deploy/standalone` does on Linux."""
+    """Return the command that builds the folder, as `deploy/standalone` does on Linux."""
     places = ["--distpath", str(ROOT / "dist"), "--workpath", str(ROOT / "build" / "standalone")]
     program = [str(python), "-m", "PyInstaller", "--noconfirm", "--clean", "--log-level", "WARN"]
     return [*program, *places, str(ROOT / "deploy" / "standalone.spec")]
 
 
 def lists(python: Path, folder: Path) -> Sequence[str]:
-    """The command that writes into the folder under which licences all in it is, as `deploy/standalone` does."""
+    """Return the command that writes the licences to the folder, as `deploy/standalone` does on Linux."""
     return [str(python), "-m", "deploy.licences", "--folder", str(folder)]
 
 
 def verifies(folder: Path) -> Sequence[str]:
-    """The command that has Windows verify the signatures of Python's own libraries [Get-AuthenticodeSignature]."""
+    """Return the command that verifies the signatures of Python's libraries [Get-AuthenticodeSignature]."""
     script = (
         f"$found = Get-ChildItem '{folder}\\_internal\\python3*.dll' | Get-AuthenticodeSignature; "
         "if (-not $found) { exit 1 }; "
@@ -55,16 +55,16 @@ def verifies(folder: Path) -> Sequence[str]:
 
 
 def tries(folder: Path) -> Sequence[Sequence[str]]:
-    """The commands that a folder has to do before it is packed."""
+    """Return the commands that must succeed before the folder is packed."""
     program = str(folder / PROGRAM)
     demo = [program, "demo", "--speed", "4", "--listen", "127.0.0.1:0"]
     return [[program, "--version"], [program, "service", "--help"], demo]
 
 
 def main(platform: str = sys.platform) -> int:
-    """The exit code of the packing; raises CalledProcessError for what fails before."""
+    """Build, test, and pack. Return the exit code of packing. Raises CalledProcessError if an earlier command fails."""
     if platform != "win32":
-        print("this builds on a Windows with a CPython of python.org", file=sys.stderr)
+        print("this build needs Windows with a CPython of python.org", file=sys.stderr)
         return 2
     python = VENV / "Scripts" / "python.exe"
     venv.create(VENV, clear=True, with_pip=True)

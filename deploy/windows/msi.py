@@ -1,8 +1,8 @@
-"""The MSI, made of the zip by msitools' wixl: one tool of Debian and Ubuntu builds it anywhere, out of files alone.
+"""The MSI, built from the zip by wixl of msitools, which runs on Debian and Ubuntu.
 
-`python -m deploy.windows.msi dist/…-windows-amd64.zip` writes the MSI beside the zip. Of what WiX can do only three
-small things are missing, which `msibuild` of the same msitools writes into the finished database: actions that run on
-rollback, the list of properties that an elevated installer takes over, and the package code.
+`python -m deploy.windows.msi dist/…-windows-amd64.zip` writes the MSI to the folder of the zip. wixl lacks three
+features of WiX, which `msibuild` of msitools adds to the finished database: actions that run on rollback, the list of
+properties that are passed to an elevated installer, and the package code.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from exporter import __version__
 
 SOURCE: Final = Path(__file__).with_name("package.wxs")
 PROPERTIES: Final = ("LISTEN_ADDR", "LISTEN_PORT", "CONFIG_FILE", "EXTRA_FLAGS", "REMOTE_ADDR")
-"""What an administrator may give; each is remembered for an upgrade."""
+"""The properties that an administrator can set. Upgrades keep their values."""
 DETECTED: Final = ("WIX_DOWNGRADE_DETECTED", "WIX_UPGRADE_DETECTED")
 NAMESPACE: Final = uuid.UUID("57FBDC0C-BB42-4299-B525-6ED31B24A09F")
-"""What the identities are derived in: a file keeps its component's from version to version."""
+"""The namespace of derived GUIDs, so that the component of a file keeps its GUID in later versions."""
 
 _ROLLBACK: Final = 0x100
 """msidbCustomActionTypeRollback [Custom Action In-Script Execution Options]."""
@@ -36,19 +36,19 @@ _XML: Final = "http://schemas.microsoft.com/wix/2006/wi"
 
 
 def identity(*words: str) -> str:
-    """A GUID that follows from these words, as Windows Installer writes it, without braces."""
+    """Return a GUID derived from these words, in the form of Windows Installer, without braces."""
     return str(uuid.uuid5(NAMESPACE, "/".join(words))).upper()
 
 
 def numeric(version: str) -> str:
-    """The version as Windows Installer compares it. Raises ValueError for what it can't, such as `1.0rc1`."""
+    """Return a version that Windows Installer can compare. Raises ValueError for others, such as `1.0rc1`."""
     if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,5}", version):
-        raise ValueError(f"{version}: an MSI is made of a release, whose version is three numbers")
+        raise ValueError(f"{version}: an MSI needs a version of three numbers; build it from a release")
     return version
 
 
 def fragment(folder: Path) -> str:
-    """The list of files as wixl reads it, to be run in that folder: a component for each file, all names derived."""
+    """Return the file list for wixl, relative to the folder: one component for each file, with derived names."""
     ET.register_namespace("", _XML)
     root = ET.Element(f"{{{_XML}}}Wix")
     part = ET.SubElement(root, f"{{{_XML}}}Fragment")
@@ -85,7 +85,7 @@ def _id(kind: str, name: str) -> str:
 
 
 def build(folder: Path, target: Path, *, version: str = __version__) -> None:
-    """Write the MSI of a folder that was checked. Raises CalledProcessError where wixl or msibuild refuses."""
+    """Write the MSI of a checked folder. Raises CalledProcessError if wixl or msibuild fails."""
     variables = {"Version": numeric(version), "ProductCode": identity("product", version)}
     with tempfile.TemporaryDirectory() as place:
         (files := Path(place) / "files.wxs").write_text(fragment(folder), encoding="utf-8")
@@ -109,7 +109,7 @@ def _digest(folder: Path) -> str:
 
 
 def changes(actions: Mapping[str, int]) -> Iterator[str]:
-    """What wixl has no words for, as queries; `actions` are the custom actions with their types."""
+    """Return the queries for the features that wixl lacks. `actions` are the custom actions with their types."""
     for name, kind in actions.items():
         if name.endswith("Back"):
             yield _update("CustomAction", "Type", str(kind | _ROLLBACK), "Action", name)
@@ -118,21 +118,21 @@ def changes(actions: Mapping[str, int]) -> Iterator[str]:
 
 
 def _update(table: str, column: str, value: str, key: str, name: str) -> str:
-    return f"UPDATE `{table}` SET `{column}` = {value} WHERE `{key}` = '{name}'"  # noqa: S608  # all of it is our own
+    return f"UPDATE `{table}` SET `{column}` = {value} WHERE `{key}` = '{name}'"  # noqa: S608  # no external input
 
 
 def custom_actions(path: Path) -> dict[str, int]:
-    """The custom actions of an MSI with their types."""
+    """Return the custom actions of an MSI with their types."""
     return {row[0]: int(row[1]) for row in rows(path, "CustomAction")}
 
 
 def rows(path: Path, table: str) -> list[list[str]]:
-    """The rows of a table of an MSI, as msiinfo prints them."""
+    """Return the rows of a table of an MSI, as printed by msiinfo."""
     return [line.split("\t") for line in run("msiinfo", "export", str(path), table).replace("\r", "").splitlines()[3:]]
 
 
 def run(*command: str, folder: Path | None = None) -> str:
-    """What the command prints; what it warns of fails, since it would be missing in the MSI."""
+    """Run a command and return its output. Warnings are failures, because their subject would be missing in the MSI."""
     done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False)
     if done.returncode or done.stderr:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
@@ -140,21 +140,22 @@ def run(*command: str, folder: Path | None = None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 1, and nothing written, if anything stands against what is in the zip."""
+    """Check the zip and build the MSI. Return the exit code: 1 if the zip has faults; then nothing is written."""
     source = Path(arguments[0])
     with tempfile.TemporaryDirectory() as place:
         with zipfile.ZipFile(source) as archive:
             archive.extractall(place)
         folder = Path(place) / NAME
         if found := list(faults(folder)):
-            print(f"{source} must not be handed out:", *found, sep="\n  ", file=sys.stderr)
+            print(f"{source}: must not be released:", *found, sep="\n  ", file=sys.stderr)
             return 1
         target = source.with_suffix(".msi")
         try:
             build(folder, target)
         except FileNotFoundError as error:
             print(
-                f"{error.filename} is missing: apt-get install --no-install-recommends wixl msitools", file=sys.stderr
+                f"{error.filename}: not found; run: apt-get install --no-install-recommends wixl msitools",
+                file=sys.stderr,
             )
             return 1
         except subprocess.CalledProcessError as error:

@@ -1,5 +1,6 @@
-# Installs the MSI of dist/ on this machine, sees that the service answers, and removes it. As administrator; for a machine
-# of CI, since it removes what was installed before. Nothing is asked of Azure: the source is an address that refuses.
+# Installs the MSI of dist/ on this machine, checks that the service responds, and removes it. Run it as administrator and only
+# on a CI machine: it removes an existing installation. It does not contact Azure: the source is an address that refuses
+# connections.
 $ErrorActionPreference = 'Stop'
 $name = 'azure-scheduled-events-exporter'
 $msi = (Get-Item "dist\$name-*-windows-amd64.msi").FullName
@@ -14,7 +15,7 @@ function Invoke-Msi([string[]] $Arguments) {
 }
 
 Invoke-Msi '/i', "`"$msi`"", 'LISTEN_PORT=10170', 'EXTRA_FLAGS=--source.url=http://127.0.0.1:9', 'ADDLOCAL=FirewallException'
-if ((Get-Service $name).Status -ne 'Running') { throw 'the service does not run' }
+if ((Get-Service $name).Status -ne 'Running') { throw 'the service is not running' }
 Invoke-WebRequest -UseBasicParsing http://localhost:10170/-/healthy -TimeoutSec 30 | Out-Null
 if (-not (Get-NetFirewallRule -DisplayName $name)) { throw 'there is no firewall rule' }
 Get-CimInstance Win32_Service -Filter "Name='$name'" | Format-List Name, State, StartName, PathName
@@ -25,5 +26,5 @@ Invoke-Msi '/x', "`"$msi`""
 if (Get-Service $name -ErrorAction SilentlyContinue) { throw 'the service is still there' }
 if (Get-NetFirewallRule -DisplayName $name -ErrorAction SilentlyContinue) { throw 'the firewall rule is still there' }
 if (Test-Path "$env:ProgramFiles\$name") { throw 'the program is still there' }
-if (-not (Test-Path (Join-Path $data 'config.toml'))) { throw 'the configuration is gone' }
-Write-Output 'installed, answered, removed; configuration and data are kept'
+if (-not (Test-Path (Join-Path $data 'config.toml'))) { throw 'the configuration was removed' }
+Write-Output 'installed, responded, and removed; configuration and data are kept'

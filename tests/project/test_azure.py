@@ -145,11 +145,11 @@ def test_every_place_to_fill_in_is_known() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "@VERSION@ is no version"),
-        ({"version": "0.1.0"}, "@DEB_SHA256@ is no SHA-256"),
+        ({}, "@VERSION@ is not a version"),
+        ({"version": "0.1.0"}, "@DEB_SHA256@ is not a SHA-256"),
         ({"version": "0.1.0", "deb_sha256": ""}, "the SHA-256 of .* is missing"),
         ({"version": "0.1.0", "deb_sha256": "0" * 63}, "the SHA-256 of .* is missing"),
-        ({"version": "../0", "deb_sha256": "0" * 64}, "../0 is no version"),
+        ({"version": "../0", "deb_sha256": "0" * 64}, "../0 is not a version"),
     ],
 )
 def test_what_is_not_filled_in_is_not_installed(changed: dict[str, str], said: str) -> None:

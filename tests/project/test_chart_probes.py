@@ -159,7 +159,7 @@ def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file:
 def test_an_address_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Where it can't be known whom to ask, the probe fails with the sentence that the agent would say."""
     assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "nowhere"}) == 1
-    assert "the settings are wrong: SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS" in capsys.readouterr().out
+    assert "the settings are invalid: SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS" in capsys.readouterr().out
 
 
 def test_credentials_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 @pytest.mark.parametrize(
     ("changelog", "version", "tag", "why"),
     [
-        (CHANGELOG, "1.2.0", "v1.2.1", "the tag is 'v1.2.1', but exporter/__init__.py says 1.2.0"),
+        (CHANGELOG, "1.2.0", "v1.2.1", "the tag is 'v1.2.1', but the version in exporter/__init__.py is 1.2.0"),
         (CHANGELOG, "1.2.0", "1.2.0", "the tag is '1.2.0'"),
         (CHANGELOG, "1.3.0", "", r"has 0 sections ## \[1.3.0\]"),
         (CHANGELOG, "1.2.0rc1", "v1.2.0rc1", "only final versions"),

@@ -59,15 +59,15 @@ def test_a_build_of_python_org_may_be_handed_out(made: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
-        ("_internal/python3.dll", binary(), "it is not python.org's"),
-        ("_internal/python313.dll", binary(signature=b"\x30\x82CN=Somebody"), "it is not python.org's"),
-        ("_internal/PYTHON3.DLL", binary(), "it is not python.org's"),
-        ("_internal/bcryptprimitives.dll", binary(signature=SIGNED), "this is a part of Windows itself"),
-        ("_internal/api-ms-win-crt-heap-l1-1-0.dll", binary(), "this is a part of Windows itself"),
-        ("_internal/_ssl.pyd", binary(machine=0x14C), "it is for another machine (0x014c)"),
-        ("_internal/_ssl.pyd", binary(kind=0x10B), "it is no 64-bit image"),
-        ("_internal/_ssl.pyd", b"MZ", "its headers are cut off"),
-        ("_internal/_ssl.pyd", b"#!" + binary()[2:], "it is no 64-bit image"),
+        ("_internal/python3.dll", binary(), "not from python.org: no signature"),
+        ("_internal/python313.dll", binary(signature=b"\x30\x82CN=Somebody"), "not from python.org: no signature"),
+        ("_internal/PYTHON3.DLL", binary(), "not from python.org: no signature"),
+        ("_internal/bcryptprimitives.dll", binary(signature=SIGNED), "part of Windows, or a replacement for one"),
+        ("_internal/api-ms-win-crt-heap-l1-1-0.dll", binary(), "part of Windows, or a replacement for one"),
+        ("_internal/_ssl.pyd", binary(machine=0x14C), "built for another machine (0x014c)"),
+        ("_internal/_ssl.pyd", binary(kind=0x10B), "not a 64-bit image"),
+        ("_internal/_ssl.pyd", b"MZ", "the headers are truncated"),
+        ("_internal/_ssl.pyd", b"#!" + binary()[2:], "not a 64-bit image"),
     ],
 )
 def test_what_only_stands_in_is_refused(
@@ -84,8 +84,8 @@ def test_what_only_stands_in_is_refused(
 def test_a_folder_without_the_program_or_python_is_refused(tmp_path: Path) -> None:
     """An empty folder is no build."""
     assert list(folder.faults(tmp_path)) == [
-        f"{PROGRAM} is missing",
-        "there is no Python in it: no python3NN.dll",
+        f"{PROGRAM}: missing",
+        "python3NN.dll: missing, so there is no Python",
     ]
 
 
@@ -128,7 +128,7 @@ def test_the_folder_is_built_of_what_is_locked(capsys: pytest.CaptureFixture[str
     assert [command[1] for command in build.tries(Path())] == ["--version", "service", "demo"]
     assert "CN=Python Software Foundation" in " ".join(build.verifies(Path()))
     assert build.main("linux") == 2
-    assert "on a Windows" in capsys.readouterr().err
+    assert "needs Windows with a CPython" in capsys.readouterr().err
 
 
 # -- the MSI
@@ -148,7 +148,7 @@ def test_a_file_keeps_its_identity_from_version_to_version(made: Path) -> None:
 @pytest.mark.parametrize("version", ["1.0rc1", "1.0", "1.2.3.4", "1.2.3.dev1", "1.2.100000", ""])
 def test_an_msi_is_made_of_a_release(version: str) -> None:
     """Windows Installer compares three numbers: what it could not tell apart is refused."""
-    with pytest.raises(ValueError, match="an MSI is made of a release"):
+    with pytest.raises(ValueError, match="an MSI needs a version of three numbers"):
         msi.numeric(version)
 
 
