@@ -210,7 +210,7 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ),
     (
         "docs/kubernetes.md",
-        "The chart and the kustomize base set the [mode](approvals.md) to `off`",
+        "The chart and the kustomize base set the [mode](concepts.md#mode) to `off`",
         lambda: policy("Helm chart, kustomize base").mode is Mode.OFF,
     ),
     ("docs/azure.md", "Approvals stay `dry-run`.", lambda: policy("cloud-init").mode is Mode.DRY_RUN),
