@@ -27,8 +27,7 @@ from exporter.metadata.client import MetadataResponse
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.platform import Play
-from exporter.simulator.metadata.scenario import Action, Scenario, ScenarioStep
-from exporter.simulator.metadata.scenario import ScenarioVm as ScenarioVm
+from exporter.simulator.metadata.scenario import Action, Scenario, ScenarioStep, ScenarioVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4
