@@ -22,12 +22,12 @@ RESET_DOCUMENTS: Final = 3
 """After `DocumentIncarnation` went down nothing is approved for this many seconds or this many documents, whichever
 comes first: another server behind the same address, or a restarted one, may show events that are over."""
 ANOMALIES: Final[Mapping[str, str]] = {
-    "incarnation-restarted": "The document's number went down: the service was switched off in between, or moved",
-    "incarnation-skipped": "The document's number went up by more than one: a change was not seen",
-    "changed-without-incarnation": "The document changed without a new number",
-    "incarnation-without-change": "The document has a new number and the same content",
-    "slow-first-answer": "The first answer took long: Azure was switching the service on for this VM",
-    "idle-deactivation-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
+    "incarnation-restarted": "DocumentIncarnation went down: the service was disabled in between, or moved",
+    "incarnation-skipped": "DocumentIncarnation went up by more than one: a change was not observed",
+    "changed-without-incarnation": "The document changed, but DocumentIncarnation did not",
+    "incarnation-without-change": "DocumentIncarnation changed, but the document did not",
+    "slow-first-answer": "The first response was slow: Azure was enabling the service for this VM",
+    "idle-deactivation-near": "No successful poll for 20 hours: Azure disables the service after 24 without a request",
 }
 """Anomalies of the source, as published, and what the record of each says."""
 UNRECORDED_ANOMALIES: Final = frozenset({"incarnation-skipped", "incarnation-without-change"})

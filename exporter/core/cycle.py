@@ -236,9 +236,9 @@ def adopted_state(stored: State, observed: State) -> State:
 
 
 _ENDED: Final[Mapping[str, str]] = {  # by `ProcessMemory.previous_run`, as published
-    "stopped": "; its last run was stopped",
-    "killed": "; its last run was killed",
-    "with-machine": "; its last run ended with the machine",
+    "stopped": "; the previous run was stopped",
+    "killed": "; the previous run was killed",
+    "with-machine": "; the previous run ended when the machine restarted",
 }
 
 
@@ -419,7 +419,7 @@ class _Cycle:
         self._changed = self._changed or not continuity.is_outage_noted(before, outage)
         fault = observed.document_fault
         if fault and self._state.document_rejected != fault and self._ensure_started_record():
-            message = f"An answer of the metadata service is no document: {observed.detail}"
+            message = f"The metadata service returned an invalid document: {observed.detail}"
             data = {"reason": fault, "error": observed.detail}
             self._record(self._factory.about_vm(self._state, RecordKind.DOCUMENT_REJECTED, "WARN", message, data))
             self._replace_state(replace(self._state, document_rejected=fault))
@@ -531,7 +531,7 @@ class _Cycle:
         if not self._ensure_started_record():
             return
         self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
-        self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STOPPED, "INFO", "The agent has stopped", {}))
+        self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STOPPED, "INFO", "The agent stopped", {}))
 
     def learn_identity(self) -> None:
         """Bind the state to this VM: the id that is known first stays."""
@@ -555,7 +555,7 @@ class _Cycle:
             version, mode = self._context.version, self._policy.mode.value
             previous = self._process.previous_run
             data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
-            message = f"The agent {version} has started in mode {mode}{_ENDED.get(previous, '')}"
+            message = f"Agent {version} started in mode {mode}{_ENDED.get(previous, '')}"
             self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STARTED, "INFO", message, data))
         return True
 

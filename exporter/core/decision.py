@@ -138,7 +138,7 @@ def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEven
     if EventNow(tracked, vm_name).ownership is Ownership.THEIRS:
         return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
-        return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} can't be read"
+        return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} cannot be read"
     return Reason.NONE, ""
 
 
@@ -277,11 +277,11 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str
     differs: list[str] = []
     for trial in evaluations(rules, event):
         if trial.outcome is MatchResult.UNREADABLE:
-            return None, Reason.MALFORMED, f"{trial.field} can't be read, which rule {trial.rule.name} asks for"
+            return None, Reason.MALFORMED, f"rule {trial.rule.name} needs {trial.field}, which cannot be read"
         if trial.outcome is MatchResult.MATCHES:
             return trial.rule, Reason.NONE, ""
         differs.append(f"{trial.field}{'' if differs else ' differs'} in {trial.rule.name}")
-    return None, Reason.NO_RULE, ", ".join(differs) or "there are no rules"
+    return None, Reason.NO_RULE, ", ".join(differs) or "no rules are configured"
 
 
 class Condition(Struct, frozen=True):
@@ -310,13 +310,13 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
     if rule.require_file:
         path = prepared_path(rule, event)
         presence = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
-        finding = _whether(presence, path) if path else "the id can't be part of a path"
+        finding = _whether(presence, path) if path else "the event id cannot be part of a path"
         yield Condition(Reason.NOT_PREPARED, presence is Presence.PRESENT, finding)
     if rule.when_quiet:
         disturbing = not_quiet(state, approved_now, tracked.key)
         yield Condition(Reason.NOT_QUIET, not disturbing, disturbing or "no other event is Started or approved")
     if rule.max_resources is not None:
-        finding = f"{len(event.resources or ())} VMs of at most {rule.max_resources}"
+        finding = f"{len(event.resources or ())} VMs, at most {rule.max_resources} allowed"
         yield Condition(Reason.TOO_MANY_RESOURCES, not too_many(rule, event), finding)
     if rule.hours is not None:
         now, hours = context.now.wall, rule.hours
@@ -325,7 +325,7 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
         presence = files.get(policy.hold_file, Presence.UNKNOWN)
         yield Condition(Reason.HELD, presence is Presence.ABSENT, _whether(presence, policy.hold_file))
     if not context.writable:
-        yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox can't be written")
+        yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox is not writable")
     enforced = policy.mode is Mode.ENFORCE
     yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
 
@@ -346,9 +346,9 @@ def _of(seconds: float, needed: float) -> str:
 def _whether(presence: Presence, path: str) -> str:
     """Whether a file exists, as a clause."""
     if presence is Presence.UNKNOWN:
-        return f"it is not known whether {path} exists"
+        return f"it is unknown whether {path} exists"
     if presence is Presence.UNTRUSTED:
-        return f"{path} does not count: others than administrators can change its folder"
+        return f"{path} is not trusted: users other than administrators can change its directory"
     return f"{path} {'exists' if presence is Presence.PRESENT else 'does not exist'}"
 
 
@@ -356,7 +356,7 @@ def _by_the_clock(hours: Hours, now: datetime) -> str:
     """Whether it is within a rule's hours, and until when: the same at each poll, so that nothing that shows it changes
     every minute."""
     if hours.local(now) is None:
-        return "the time is not known"
+        return "the current time is unknown"
     change = hours.next_change(now)
     until = hours.local(change) if change is not None else None
     where = f"{'within' if hours.within(now) else 'outside'} {hours.between} in {hours.timezone}"
@@ -399,7 +399,7 @@ def not_quiet(state: State, approved_now: Collection[str], key: str) -> str:
     One of unknown status may be Started. An approval that Azure has not answered may have been accepted.
     """
     if state.document is not None and any(item.status != "Scheduled" for item in state.document.rejected):
-        return "an element of the document that can't be tracked may be Started"
+        return "an element of the document that cannot be tracked may be Started"
     for other, tracked in state.tracked.items():
         if other == key:
             continue
@@ -410,5 +410,5 @@ def not_quiet(state: State, approved_now: Collection[str], key: str) -> str:
         if phase_of(event) is not Phase.SCHEDULED:
             return f"{name} may be Started: its status is {event.status or 'unknown'}"
         if other in approved_now or approval.accepted_at is not None or approval.doubtful:
-            return f"{name} was approved and is not over"
+            return f"{name} was approved and has not ended"
     return ""

@@ -178,7 +178,7 @@ def parse_document(body: bytes) -> Document:
     """Read one answer. Raises `DocumentError` when it is not a whole, well-formed document."""
     body_object = _decode(body)
     if not isinstance(body_object, Object):
-        raise DocumentError("not-a-document", f"a JSON object was expected, not {_kind(body_object)}")
+        raise DocumentError("not-a-document", f"the body must be a JSON object, not {_kind(body_object)}")
     return document_from(body_object)
 
 
@@ -186,7 +186,7 @@ def document_from(given: Mapping[str, Any]) -> Document:
     """The document in an already decoded JSON object; raises `DocumentError`."""
     repeated = {key for key in repeated_in(given) if key in ("DocumentIncarnation", "Events")}
     if repeated:
-        raise DocumentError("not-a-document", f"{sorted(repeated)[0]} stands there twice")
+        raise DocumentError("not-a-document", f"{sorted(repeated)[0]} occurs twice")
     incarnation = given.get("DocumentIncarnation")
     if not isinstance(incarnation, int) or isinstance(incarnation, bool):
         raise DocumentError("not-a-document", f"DocumentIncarnation must be an integer, not {_kind(incarnation)}")

@@ -149,7 +149,7 @@ class RecordFactory(Struct, frozen=True):
     def accepted(self, state: State, tracked: TrackedEvent) -> tuple[State, Record]:
         """`approval.accepted`: a POST was answered 200."""
         data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
-        message = f"Azure accepted our approval of {event_label(tracked)} (rule {tracked.approval.rule})"
+        message = f"Azure accepted this VM's approval of {event_label(tracked)} (rule {tracked.approval.rule})"
         return self.about_event(state, tracked, RecordKind.APPROVAL_ACCEPTED, "INFO", message, data)
 
     def failed(
@@ -159,13 +159,13 @@ class RecordFactory(Struct, frozen=True):
         attempts = tracked.approval.attempts
         count = tracked.approval.failures.get(reason, 0)
         data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
-        message = f"Approval of {event_label(tracked)} was not accepted (attempt {attempts}): {reason}"
+        message = f"Approval of {event_label(tracked)} failed (attempt {attempts}): {reason}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_FAILED, "WARN", message, data)
 
     def outdated(self, state: State, tracked: TrackedEvent, reason: str) -> tuple[State, Record]:
         """`approval.outdated`: why an event that was approved would be held now."""
         data = {"reason": reason, "rule": tracked.approval.rule}
-        message = f"{event_label(tracked)} changed after we approved it and would now be held: {reason}"
+        message = f"{event_label(tracked)} changed after this VM approved it and would now be held: {reason}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
@@ -184,7 +184,7 @@ class RecordFactory(Struct, frozen=True):
             "attributed": tracked is not None,
         }
         if tracked is None:
-            known = "while the metadata service did not answer" if failing else "while no event of this VM was Started"
+            known = "while the metadata service was unavailable" if failing else "while no event of this VM was Started"
             what = f"Interruption of {seconds:.1f} s observed ({kind})"
             if kind == "clock_step":
                 what = f"The clock of this VM was set {'back' if seconds < 0 else 'forward'} by {abs(seconds):.1f} s"
@@ -200,7 +200,7 @@ class RecordFactory(Struct, frozen=True):
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
         """`source.unavailable`: polls fail since `lasted` seconds ago, the last one for this reason."""
-        message = f"No document from the metadata service for {lasted:.0f} s: {reason}"
+        message = f"The metadata service has been failing for {lasted:.0f} s: {reason}"
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, RecordKind.SOURCE_UNAVAILABLE, "ERROR", message, data)
 
@@ -208,10 +208,10 @@ class RecordFactory(Struct, frozen=True):
         """`source.recovered`, after polls failed for `outage.silent` seconds, and no agent polled for `absent` seconds;
         None where that is not known."""
         failed = f"{outage.silent:.0f} s" if outage.silent >= 1 else "less than a second"
-        away = f"; the agent did not run for {absent:.0f} s in between" if absent else ""
+        away = f"; the agent was not running for {absent:.0f} s in between" if absent else ""
         if absent is None:
-            away = "; the agent did not run in between, for a time that is not known: the clock was set back"
-        message = f"The metadata service returns documents again; its polls failed for {failed}{away}"
+            away = "; the agent was not running in between, for an unknown time because the clock was set back"
+        message = f"The metadata service has recovered; polls failed for {failed}{away}"
         data = {
             "reason": outage.reason,
             "since": timestamp(outage.since.wall),
@@ -230,10 +230,10 @@ class RecordFactory(Struct, frozen=True):
         if rejection.key and rejection.key in state.tracked:
             tracked = state.tracked[rejection.key]
             # Of other fields it depends on the rules, and the decision's record says it.
-            held = " and can't be approved until it is" if tracked.event.faulty else ""
-            message = f"Event {tracked.event.event_id} is not wholly understood{held}: {rejection.fault}"
+            held = ", so it cannot be approved" if tracked.event.faulty else ""
+            message = f"Event {tracked.event.event_id} has unreadable or unknown fields{held}: {rejection.fault}"
             return self.about_event(state, tracked, RecordKind.EVENT_REJECTED, "WARN", message, data)
-        message = f"An element of the document can't be tracked: {rejection.fault}"
+        message = f"An element of the document cannot be tracked: {rejection.fault}"
         return self.about_vm(
             state, RecordKind.EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)}
         )
@@ -330,7 +330,7 @@ def sentence(transition: Transition, vm_name: str) -> str:
     event = EventNow(tracked, vm_name)
     resources = "this VM" if event.ownership is Ownership.OURS else _resources(tracked.resources)
     what = f"{tracked.event_type or 'Event of unknown type'} of {resources}"
-    came = " (it was there before, without this VM)" if transition.joined else ""
+    came = " (it existed before, without this VM)" if transition.joined else ""
     match transition.kind:
         case TransitionKind.SCHEDULED:
             when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
@@ -342,7 +342,7 @@ def sentence(transition: Transition, vm_name: str) -> str:
             how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
             return f"{what} has started{came or how}"
         case TransitionKind.COMPLETED:
-            return f"{what} is over"
+            return f"{what} has completed"
         case TransitionKind.CANCELED:
             return f"{what} was canceled by Azure"
         case TransitionKind.ENDED:
@@ -351,10 +351,10 @@ def sentence(transition: Transition, vm_name: str) -> str:
 
 def _ended(transition: Transition) -> str:
     if NOT_THIS_VM in transition.unseen:
-        return "is no event of this VM any more" if "Resources" in transition.changed else "is no event of this VM"
+        return "no longer names this VM" if "Resources" in transition.changed else "does not name this VM"
     if transition.replaced_by:
-        return f"is gone; it seems to go on as {transition.replaced_by}"
-    return f"is gone; what became of it was not seen ({', '.join(transition.unseen)})"
+        return f"is no longer in the document; it seems to continue as {transition.replaced_by}"
+    return f"is no longer in the document; its outcome was not observed ({', '.join(transition.unseen)})"
 
 
 def _resources(names: tuple[str, ...] | None) -> str:

@@ -167,14 +167,14 @@ class GateReason(Enum):
     """Why the gate is open or closed, as the sentence that it answers with."""
 
     STARTED = "Closed: {type} of this VM has started, seen at {time}."
-    APPROVED = "Closed: {type} of this VM was approved at {time} and may begin at any moment."
-    NOT_BEFORE = "Closed: {type} of this VM may begin from {time} on."
-    NO_EVENT = "Open: no event that closes the gate is near."
-    NO_EVENT_TYPES = "Open: no type of event closes this gate."
-    STARTING = "Open: the agent is starting, so what is planned is not known yet."
-    NOT_READ = "Open: the metadata service has not been read yet, so what is planned is not known."
-    STALE = "Open: the metadata service was last read too long ago to know what is planned."
-    IDENTITY_UNKNOWN = "Open: the name of this VM is not known yet, so neither are its events."
+    APPROVED = "Closed: {type} of this VM was approved at {time} and can start at any time."
+    NOT_BEFORE = "Closed: {type} of this VM can start from {time} on."
+    NO_EVENT = "Open: no upcoming event closes the gate."
+    NO_EVENT_TYPES = "Open: no event types are configured for the gate."
+    STARTING = "Open: the agent is starting and has not read the events yet."
+    NOT_READ = "Open: the agent has not read the metadata service yet."
+    STALE = "Open: the last data from the metadata service is too old."
+    IDENTITY_UNKNOWN = "Open: the name of this VM is not known yet."
 
 
 CLOSED: Final = frozenset({GateReason.STARTED, GateReason.APPROVED, GateReason.NOT_BEFORE})

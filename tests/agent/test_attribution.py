@@ -170,7 +170,7 @@ def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(e
     (record,) = environment.records("interruption.observed")
     assert record.time == observed
     assert record.data["interruption"]["attributed"] is False
-    assert record.data["message"].endswith("while the metadata service did not answer")
+    assert record.data["message"].endswith("while the metadata service was unavailable")
     environment.live(9)
     environment.see(document(3, started(MIGRATION)), 12)
     environment.see(document(4), 3)

@@ -81,7 +81,7 @@ def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_e
         assert ended.data["unseen"] == ["not-this-vm"]
         assert ended.data["summary"]["unseen"] == ["not-this-vm"]
         assert ended.data["summary"]["outcome"] == "ended"
-        assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM"
+        assert ended.data["message"] == f"Reboot of {OTHER} does not name this VM"
         assert ended.severity == "INFO"
         environment.see(document(3, started(event(REBOOT, "Reboot", OTHER)), event(FREEZE)), 2)
         environment.see(document(4, event(FREEZE)), 2)
@@ -164,7 +164,7 @@ def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) 
         assert joined.data["joined"] is True
         assert joined.data["seen_before"] == "unbroken"
         assert joined.data["notice_seconds"] == pytest.approx(900 - 102, abs=2)
-        assert joined.data["message"].endswith("(it was there before, without this VM)")
+        assert joined.data["message"].endswith("(it existed before, without this VM)")
         assert counts(environment) == (1, 0, 0)
         assert environment.value("notice_seconds_sum", event_type="Reboot") == pytest.approx(900 - 102, abs=2)
         assert environment.value("event_first_seen_timestamp_seconds", event_id=REBOOT) == joined.time.timestamp()
@@ -206,7 +206,7 @@ def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, be
         ended = only(environment, "ended")
         assert ended.data["unseen"] == ["not-this-vm"]
         assert ended.data["changed"] == {"Resources": {"from": [OTHER, NAME], "to": [OTHER]}}
-        assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM any more"
+        assert ended.data["message"] == f"Reboot of {OTHER} no longer names this VM"
         assert any("goes on without this one" in line for line in record_lines(ended))
         assert counts(environment) == (1, begun, 1)
         assert not has_series(environment)

@@ -97,9 +97,9 @@ def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
         environment.see(MetadataError("forbidden", "HTTP 403"), 2)
         environment.see(document(1), 40)
         (unavailable,) = environment.records("source.unavailable")
-        assert unavailable.data["message"] == "No document from the metadata service for 10 s: forbidden"
+        assert unavailable.data["message"] == "The metadata service has been failing for 10 s: forbidden"
         (recovered,) = environment.records("source.recovered")
-        assert recovered.data["message"].endswith("its polls failed for less than a second")
+        assert recovered.data["message"].endswith("; polls failed for less than a second")
         assert recovered.data["gap_seconds"] == 0
 
 

@@ -275,7 +275,7 @@ def test_rule_without_the_condition_goes_first(tmp_path: Path, order: int) -> No
         environment.see(document(2, *shown), 20)
         assert [event_id for _, event_id in environment.source.posts] == [FREEZE]
         (held,) = [found for found in environment.records("approval.decided") if found.subject == REBOOT]
-        assert held.data["decision"]["finding"] == f"Freeze {FREEZE} was approved and is not over"
+        assert held.data["decision"]["finding"] == f"Freeze {FREEZE} was approved and has not ended"
 
 
 @pytest.mark.parametrize("hangs", [True, False])
@@ -311,7 +311,7 @@ def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
         settling, unprepared = environment.records("approval.decided")
         assert settling.data["decision"]["finding"] == "unchanged for 0 s of 30 s"
         missing = tmp_path / "ready" / "a-1"
-        finding = f"it is not known whether {missing} exists"
+        finding = f"it is unknown whether {missing} exists"
         logged_finding = f'finding="{finding}"'.replace("\\", r"\\")
         assert unprepared.data["decision"]["finding"] == finding
         assert unprepared.data["message"].endswith(f"(rule mine): {finding}")

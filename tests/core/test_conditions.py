@@ -164,7 +164,7 @@ def test_a_time_that_is_not_known_is_within_no_hours() -> None:
     case = Case().rules(hours=hours())
     (explained,) = explain(case.policy, case.state(), context_of(now=NOON.replace(tzinfo=None)))
     assert explained.decision.reason is Reason.OUT_OF_HOURS
-    assert [each.finding for each in explained.conditions if not each.met] == ["the time is not known"]
+    assert [each.finding for each in explained.conditions if not each.met] == ["the current time is unknown"]
     assert recorded(case) == ""
 
 

@@ -367,11 +367,11 @@ def test_the_most_urgent_event_is_told() -> None:
 def test_the_sentences() -> None:
     """One for each reason: what it is, why, and of the event its type and one time."""
     due, begun = seen_at(60, event()), seen_at(60, started())
-    assert due.gate.sentence == "Closed: Reboot of this VM may begin from 2025-11-21T12:15:00Z on."
+    assert due.gate.sentence == "Closed: Reboot of this VM can start from 2025-11-21T12:15:00Z on."
     assert begun.gate.sentence == "Closed: Reboot of this VM has started, seen at 2025-11-21T12:14:00Z."
     due.approved()
     assert due.gate.sentence == (
-        "Closed: Reboot of this VM was approved at 2025-11-21T12:14:00Z and may begin at any moment."
+        "Closed: Reboot of this VM was approved at 2025-11-21T12:14:00Z and can start at any time."
     )
     assert STARTING.open
     for reason in GateReason:

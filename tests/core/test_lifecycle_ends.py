@@ -89,7 +89,7 @@ def test_a_record_names_the_event_that_came_in_its_place() -> None:
     record = RecordFactory(Vm(name="vm-0"), watcher.wall).transition(watcher.state, gone)[1]
     assert record.data["replaced_by"] == "Second"
     assert record.data["unseen"] == record.data["summary"]["unseen"] == ["replaced"]
-    assert record.data["message"] == "Reboot of this VM is gone; it seems to go on as Second"
+    assert record.data["message"] == "Reboot of this VM is no longer in the document; it seems to continue as Second"
     assert any("under a new id" in line for line in record_lines(record))
     jsonschema.validate(json.loads(record.to_json()), SCHEMA)
 

@@ -230,7 +230,7 @@ def test_a_rejection_names_the_event_as_azure_does() -> None:
     """An EventId is told as received, in its own letter case."""
     step = Watcher.fresh().step(event(EventId="AbC-1", Resources=5))
     record = WRITER.rejection(step.state, step.rejections[0])[1]
-    assert record.data["message"].startswith("Event AbC-1 is not wholly understood")
+    assert record.data["message"].startswith("Event AbC-1 has unreadable or unknown fields")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_rejection_rules_an_approval_out_only_if_the_decision_does(fields: dict[
     (decision,) = decide(Policy(Mode.ENFORCE), step.state, OURS)
     assert (decision.verdict is Verdict.APPROVE) is approved
     _, record = WRITER.rejection(step.state, step.rejections[0])
-    assert ("can't be approved" in record.data["message"]) is not approved
+    assert ("cannot be approved" in record.data["message"]) is not approved
     assert record.data["message"].endswith(f": {next(iter(fields))}")
 
 
@@ -278,7 +278,7 @@ def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> N
     for now, verdict, local, change, message in (
         ("2026-11-28T12:00:30+00:00", "hold", "2026-11-28T13:00+01:00", "2026-11-28T22:00+01:00", opens),
         ("2026-11-28T23:59:00+00:00", "approve", "2026-11-29T00:59+01:00", "2026-11-29T05:00+01:00", "(rule nights)"),
-        ("2026-11-28T12:00:30", "hold", None, None, "hours (rule nights): the time is not known"),
+        ("2026-11-28T12:00:30", "hold", None, None, "hours (rule nights): the current time is unknown"),
     ):
         context = context_of(now=datetime.fromisoformat(now))
         (decision,) = decide(Policy(Mode.ENFORCE, rules=(rule,)), watcher.state, context)

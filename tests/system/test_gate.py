@@ -254,7 +254,7 @@ def test_haproxy_takes_a_server_out_before_its_reboot_and_back_after_it(shop: Sh
     coming = reboot(LEAD + 1)
     shop.azure.set_document(document(3, coming))
     shop.agent.wait_for(lambda: balancer.is_out("web-1"))
-    assert shop.agent.get(GATE).text.startswith("Closed: Reboot of this VM may begin from 2")
+    assert shop.agent.get(GATE).text.startswith("Closed: Reboot of this VM can start from 2")
     customers.wait_for("web-2")
     served = customers.served["web-1"]
 

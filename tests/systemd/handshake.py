@@ -80,7 +80,7 @@ def is_tried(environment: GuestEnvironment) -> None:
     )
     steps = ("Freeze is scheduled", "out of service", "ready, ", "has ended", "back in service")
     found = [said.find(step) for step in steps]
-    good = -1 not in found and found == sorted(found) and "Azure accepted our approval" in recorded
+    good = -1 not in found and found == sorted(found) and "Azure accepted this VM's approval" in recorded
     environment.say(good, f"tried as on the page, only on this machine: {', '.join(steps)}")
     print(_indented(f"{said}\n{recorded}"), flush=True)
     guest.run(f"pkill -x {NAME[:15]}; rm -f /run/try.db*; rm -f {RUN}/events/status.json")

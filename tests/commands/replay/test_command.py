@@ -453,7 +453,7 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
         ("04-04T03:00:00.000000Z", "hold", "out-of-hours"),
     ]
     assert recorded["moments"][0]["conditions"][1:3] == [
-        {"reason": "too-many-resources", "met": True, "found": "2 VMs of at most 2"},
+        {"reason": "too-many-resources", "met": True, "found": "2 VMs, at most 2 allowed"},
         {
             "reason": "out-of-hours",
             "met": False,
@@ -461,7 +461,7 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
         },
     ]
     _, out, _ = run("-", "--config.file", str(config), standard_input=recording)
-    assert "hold out-of-hours: it is outside of the rule's hours (rule nights)" in out
+    assert "hold out-of-hours: it is outside the rule's hours (rule nights)" in out
     assert "is it within the hours  yes         within 22:00-05:00 in Europe/Berlin until Sat 2026-03-28" in out
 
 

@@ -427,7 +427,7 @@ def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recordin
     assert found_of(then) == {
         "not-leader": found_of(then)["not-leader"],
         "held": f"{hold} does not exist (recorded)",
-        "outbox-unwritable": "the outbox can't be written (recorded)",
+        "outbox-unwritable": "the outbox is not writable (recorded)",
         "dry-run": "the mode is dry-run (recorded)",
     }
     now = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1]
