@@ -1,4 +1,4 @@
-"""When an approval may be sent: on how fresh a document, and how long after the attempt before."""
+"""Attempts to send an approval: when one is due, and how its result changes the event's `Approval`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from exporter.errors import Backoff
 
 FRESH_SECONDS: Final = 5.0
 POST_BACKOFF: Final = Backoff(5.0, 60.0)
-"""The wait after the n-th POST that was not answered 200: 5, 10, 20, 40, 60, 60, …"""
+"""Wait in seconds after the n-th POST that Azure didn't accept: 5, 10, 20, 40, 60, 60, …"""
 
 
 def attempt_due(tracked: TrackedEvent, now: Instant, process_start: Instant) -> bool:
-    """Whether an approvable event may be POSTed now: the backoff and Azure's `Retry-After` are over.
+    """Return whether an approvable event may be POSTed now: the backoff and Azure's `Retry-After` have passed.
 
-    Within one process the monotonic clock decides. Across a restart only the wall clock is left, which may have been
-    set in between: the wait begins again with the process.
+    Within one process the monotonic clock decides. Across a restart only the wall clock remains, which may have been
+    set in between, so the wait starts again with the process.
     """
     last = tracked.approval.last_attempt
     if last is None:
@@ -30,8 +30,10 @@ def attempt_due(tracked: TrackedEvent, now: Instant, process_start: Instant) -> 
 
 
 def begin_attempt(before: Approval, now: Instant, rule: str) -> Approval:
-    """The approval as it is committed before a POST. An attempt that is still in flight ended with its process, so it
-    counts as unanswered."""
+    """Return the approval that is committed before a POST.
+
+    An attempt still in flight belongs to an earlier process, so it counts as unanswered.
+    """
     return replace(
         before,
         attempts=before.attempts + 1,
@@ -43,15 +45,15 @@ def begin_attempt(before: Approval, now: Instant, rule: str) -> Approval:
 
 
 def mark_accepted(before: Approval, at: datetime) -> Approval:
-    """The approval after a POST was answered 200, at that time."""
+    """Return the approval after Azure accepted the POST (HTTP 200) at the given time."""
     return replace(before, accepted_at=at, in_flight=False, unanswered=False, last_failure="")
 
 
 def mark_failed(before: Approval, reason: str, status: int | None, retry_after_seconds: float = 0.0) -> Approval:
-    """The approval after any other answer (`status`), or none (None). `retry_after_seconds` is `Retry-After` in
-    seconds.
+    """Return the approval after a POST with another HTTP status, or without a response (`status` is None).
 
-    A POST that was answered 4xx was not taken. After anything else Azure may have taken it.
+    `retry_after_seconds` is Azure's `Retry-After`. A POST with a 4xx response was not accepted. After any other failure
+    Azure may have accepted it.
     """
     refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # client errors
     return replace(
@@ -65,7 +67,10 @@ def mark_failed(before: Approval, reason: str, status: int | None, retry_after_s
 
 
 def cancel_attempt(state: State, unsent: TrackedEvent) -> State:
-    """The state without an attempt that was marked and not sent. `unsent` is the event's history before the mark."""
+    """Return the state without an attempt that was marked but not sent.
+
+    `unsent` is the tracked event before the mark.
+    """
     tracked = state.tracked_or_closed(unsent.key)
     if tracked is not None:
         approval = replace(unsent.approval, in_flight=False, unanswered=tracked.approval.unanswered)

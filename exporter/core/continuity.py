@@ -1,5 +1,4 @@
-"""How completely the time between two good documents was observed, by both clocks and by `DocumentIncarnation`, and the
-outages in between."""
+"""Continuity of polling between two valid documents, by both clocks and `DocumentIncarnation`; outages in between."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from exporter.core.state import Instant, Outage, Rejection, Reset, Seen, State, 
 UNBROKEN_SECONDS: Final = 5.0
 UNBROKEN_POLLS: Final = 3
 AGREEING_SECONDS: Final = 60.0
-"""Two equal documents at most this far apart show that nothing changed in between. After a longer gap, whatever counts
-the time that an event was observed begins anew."""
+"""Longest time between two equal documents from which to conclude that nothing changed in between. After a longer gap,
+all measures of how long an event was observed start again."""
 RESET_SECONDS: Final = 10.0
 RESET_DOCUMENTS: Final = 3
-"""After `DocumentIncarnation` went down nothing is approved for this many seconds or this many documents, whichever
-comes first: another server behind the same address, or a restarted one, may show events that are over."""
+"""Number of documents, or `RESET_SECONDS`, whichever comes first, without approvals after `DocumentIncarnation` went
+down: another server behind the same address, or a restarted one, may show events that have ended."""
 ANOMALIES: Final[Mapping[str, str]] = {
     "incarnation-restarted": "DocumentIncarnation went down: the service was disabled in between, or moved",
     "incarnation-skipped": "DocumentIncarnation went up by more than one: a change was not observed",
@@ -29,26 +28,26 @@ ANOMALIES: Final[Mapping[str, str]] = {
     "slow-first-answer": "The first response was slow: Azure was enabling the service for this VM",
     "idle-deactivation-near": "No successful poll for 20 hours: Azure disables the service after 24 without a request",
 }
-"""Anomalies of the source, as published, and what the record of each says."""
+"""Published anomalies of the metadata service, and the message of each one's record."""
 UNRECORDED_ANOMALIES: Final = frozenset({"incarnation-skipped", "incarnation-without-change"})
-"""Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
+"""Anomalies that are counted but not recorded: a change within one poll interval or while the agent was not running."""
 
 
 class Continuity(Struct, frozen=True):
-    """How the new document follows on the last good one."""
+    """How a new document follows the last valid one."""
 
     now: Instant
     observed_seconds: float
     gap: float | None
-    """Seconds since the last good document, by the clock that shows more; None when there was none."""
+    """Seconds since the last valid document, by the clock that shows more; None if there was none."""
     recorded_gap_seconds: float | None
-    """The same as it is recorded: by `Instant.since`, so None also where the clock was set back over a restart."""
+    """The same for records, by `Instant.since`: also None if the clock was set back across a restart."""
     unseen: tuple[str, ...]
-    """Why the time in between was not observed completely, in the published words; empty where it was."""
+    """Published reasons why the time in between was not observed completely; empty if it was."""
     steady: bool
-    """By both clocks the last good document is recent."""
+    """Whether the last valid document is recent by both clocks."""
     anew: bool = False
-    """The gap is too long to count what was observed before it."""
+    """Whether the gap is too long to count what was observed before it."""
 
     @property
     def seen_before(self) -> Seen:
@@ -59,7 +58,7 @@ class Continuity(Struct, frozen=True):
 
 
 class DocumentStep(Struct, frozen=True):
-    """The result of one good document."""
+    """The result of one valid document."""
 
     state: State
     continuity: Continuity
@@ -69,11 +68,11 @@ class DocumentStep(Struct, frozen=True):
     anomaly: str = ""
     """One of `ANOMALIES`, or empty."""
     counted: tuple[Transition, ...] = ()
-    """The transitions of events of this VM. `apply_scope` sets it, and leaves in `transitions` those to publish."""
+    """Transitions of this VM's events. `apply_scope` sets it, and leaves in `transitions` those to publish."""
 
 
 def continuity_of(state: State, document: Document, now: Instant, poll_interval: float) -> Continuity:
-    """How a document that was read `now` follows on the state's; `poll_interval` is in seconds."""
+    """Return how a document read at `now` follows the state's document; `poll_interval` is in seconds."""
     limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
     last = state.last_good
     if last is None or state.document is None:
@@ -102,8 +101,11 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
 
 
 def reset_after(state: State, document: Document, continuity: Continuity) -> Reset | None:
-    """The reset after this document: a new one if `DocumentIncarnation` went down, the old one while it is too recent
-    to act on any document, else None."""
+    """Return the reset that applies after this document; None if there is none.
+
+    A decrease of `DocumentIncarnation` begins a new reset. An old one stays while it is too recent to act on any
+    document.
+    """
     lower = state.document is not None and document.incarnation < state.document.incarnation
     if lower or (state.reset is not None and continuity.anew):
         return Reset(continuity.observed_seconds)
@@ -115,19 +117,19 @@ def reset_after(state: State, document: Document, continuity: Continuity) -> Res
 
 
 def is_unchanged(one: Document, other: Document) -> bool:
-    """Whether nothing changed: the same number and the same events."""
+    """Return whether two documents have the same `DocumentIncarnation` and the same events."""
     return one is other or (one.incarnation == other.incarnation and _has_same_events(one, other))
 
 
 def _has_same_events(one: Document, other: Document) -> bool:
-    """The same events, whatever their order: the documentation gives it no meaning, so a new one is no change."""
+    """Return whether the events are the same in any order: the documentation gives their order no meaning."""
     if one.rejected != other.rejected or len(one.events) != len(other.events):
         return False
     return one.events == other.events or {e.key: e for e in one.events} == {e.key: e for e in other.events}
 
 
 def anomaly_of(state: State, document: Document) -> str:
-    """What is not normal about `DocumentIncarnation`, one of `ANOMALIES`; empty where nothing is."""
+    """Return which of `ANOMALIES` a change of `DocumentIncarnation` is; empty for a normal one."""
     if state.document is None:
         return ""
     step = document.incarnation - state.document.incarnation
@@ -142,7 +144,7 @@ def anomaly_of(state: State, document: Document) -> str:
 
 
 def gap_reasons(continuity: Continuity) -> tuple[str, ...]:
-    """Why the time before the document was not observed: `restart` or `gap`; empty where it was."""
+    """Return why the time before the document was not observed: `restart` or `gap`; empty if it was observed."""
     return tuple(word for word in continuity.unseen if word in ("restart", "gap"))
 
 
@@ -150,12 +152,12 @@ def gap_reasons(continuity: Continuity) -> tuple[str, ...]:
 
 UNAVAILABLE_SECONDS: Final = 10.0
 SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
-"""Azure switches the service off for the VM after 24 hours without a request [Enabling and disabling]."""
+"""Azure disables the service for the VM after 24 hours without a request [Enabling and disabling]."""
 NOTED_SECONDS: Final = 10.0
 
 
 def outage_after(outage: Outage | None, began: Instant, ended: Instant, reason: str) -> Outage:
-    """The outage after a poll has failed, which took from `began` to `ended`."""
+    """Return the outage after a failed poll that lasted from `began` to `ended`."""
     if outage is None:
         outage = Outage(began, reason, began)
     elif outage.last_failure.mono is None:  # of an earlier process
@@ -165,15 +167,17 @@ def outage_after(outage: Outage | None, began: Instant, ended: Instant, reason: 
 
 
 def is_outage_noted(before: Outage | None, after: Outage) -> bool:
-    """Whether `before`, the outage that `after` continues, need not be written anew yet: a restart is to know until
-    when the source was silent, to within `NOTED_SECONDS`."""
+    """Return whether `after`, which continues the outage `before`, need not be written to disk yet.
+
+    After a restart, the end of the failed polls must be known to within `NOTED_SECONDS`.
+    """
     if before is None or before.first_failure_in_process != after.first_failure_in_process:
         return False
     return before.silent // NOTED_SECONDS == after.silent // NOTED_SECONDS
 
 
 def absent_until(outage: Outage, now: Instant) -> float | None:
-    """For how many seconds of the outage no agent polled, by a poll `now`; None where it is not known."""
+    """Return for how many seconds of the outage no agent polled before a poll at `now`; None if unknown."""
     if outage.last_failure.mono is not None:
         return outage.absent
     away = now.since(outage.last_failure)
@@ -181,7 +185,7 @@ def absent_until(outage: Outage, now: Instant) -> float | None:
 
 
 def seconds_until_outage_recorded(state: State, mono: float) -> float:
-    """Seconds until an outage that this process observes has to be recorded; infinity when there is none."""
+    """Return the seconds until an outage observed by this process must be recorded; infinity if there is none."""
     outage = state.outage
     if outage is None or outage.recorded or outage.known_since.mono is None:
         return float("inf")

@@ -1,13 +1,13 @@
-"""The cycle: the new state, records, facts and approvals that follow from one observation; pure and total.
+"""The cycle: the new state, records, facts, and approvals that follow from one observation. Pure and total.
 
-    run(state, observation, policy, context) -> Outcome(state, records, facts, approvals)
+    run(state, observation, policy, context) -> CycleOutcome(state, records, facts, approvals)
 
-The shell (`agent/loop.py`) reads, runs, commits, acts and publishes, in this order; `replay` runs the same function
-over a recording. Nothing here reads a clock or a file, logs or sends: every input is in the state, the observation, the
-policy and the context. Decisions are taken from the state, never from the transition that led to it, so that after a
-crash at any point the next run decides the same.
+The shell (`agent/loop.py`) reads, runs, commits, acts, and publishes, in this order; `replay` runs the same function
+over a recording. Nothing here reads a clock or a file, logs, or sends: every input is in the state, the observation,
+the policy, and the context. Decisions depend on the state, never on the transition that led to it, so after a crash at
+any point the next run decides the same.
 
-For a document the steps are those of `_Cycle.document_read`, top to bottom.
+`_Cycle.document_read` has the steps for a document, from top to bottom.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from exporter.core.state import (
 from exporter.errors import Failure
 
 IDENTITY_SECONDS: Final = 10.0
-"""For so long after its start an agent that has not read its identity yet writes no record: ids depend on it."""
+"""Time after its start for which an agent that doesn't know its identity yet writes no record: ids depend on it."""
 SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
 MALFORMED: Final = "malformed"
-"""The failure of a poll whose answer was no document."""
+"""Failure reason of a poll that returned an invalid document."""
 PENDING_INTERRUPTIONS: Final = 100
 INTERRUPTION_RECORDS_AN_HOUR: Final = 20
-"""One limit for interruptions with an event and one for those without. A starved machine stalls several times a second,
-for days: the histogram counts all of them, and the summaries of the events include them."""
+"""Limit for interruptions with an event, and again for those without. A starved machine stalls several times a second
+for days. The histogram counts all stalls, and the event summaries include them."""
 _HOUR: Final = 3600.0
 
 
@@ -59,32 +59,33 @@ _HOUR: Final = 3600.0
 
 
 class AgentStarted(Struct, frozen=True):
-    """A process began. `boot_id` identifies this boot of the machine; empty where the system gives none."""
+    """The start of a process. `boot_id` identifies the boot of the machine; empty if the system provides none."""
 
     boot_id: str = ""
 
 
 class AgentStopped(Struct, frozen=True):
-    """The process ends in good order."""
+    """The orderly end of the process."""
 
     interruptions: tuple[Interruption, ...] = ()
 
 
 class DocumentRead(Struct, frozen=True):
-    """A poll gave a whole document, after `duration` seconds. `context.now` is when its last byte was read."""
+    """A poll that returned a valid document after `duration` seconds. `context.now` is when its last byte was read."""
 
     document: Document
     duration: float = 0.0
     interruptions: tuple[Interruption, ...] = ()
-    """Observed since the last observation that had some."""
+    """Interruptions observed since the last observation that contained some."""
     unsent: tuple[DueApproval, ...] = ()
-    """Approvals that were due and were not sent: they are decided and marked again on this document."""
+    """Approvals that were due and not sent: they are decided and marked again with this document."""
 
 
 class PollFailed(Struct, frozen=True):
-    """A poll that began at `began` gave no document. `reason` is a closed word, `detail` a sentence for a person.
+    """A poll that began at `began` and returned no valid document.
 
-    `document_fault` is set where the answer was a 200: one of `document.DOCUMENT_REASONS`.
+    `reason` is one of a fixed set of values, `detail` a human-readable sentence. `document_fault` is set if the HTTP
+    status was 200: one of `document.DOCUMENT_REASONS`.
     """
 
     reason: str
@@ -92,36 +93,39 @@ class PollFailed(Struct, frozen=True):
     began: Instant
     document_fault: str = ""
     interruptions: tuple[Interruption, ...] = ()
-    """Observed since the last observation that had some."""
+    """Interruptions observed since the last observation that contained some."""
 
 
 class TimePassed(Struct, frozen=True):
-    """Nothing was read. An outage may have become old enough to be recorded, or an interruption."""
+    """Time without a poll: an outage or an interruption may have become old enough to be recorded."""
 
     interruptions: tuple[Interruption, ...] = ()
     """As in `PollFailed`."""
 
 
 class ApprovalSent(Struct, frozen=True):
-    """A POST was sent that is not from an outcome: `replay` reads it from the recording. `key` is the event's."""
+    """A POST that `replay` read from the recording, not one from an outcome. `key` is the event's."""
 
     key: str
     rule: str
 
 
 class ApprovalUnsent(Struct, frozen=True):
-    """A due approval has not left, and is no attempt: there was no connection, it broke before the first byte, or the
-    rules would not send the approval any more. `failure` is the reason; None if it was not even begun."""
+    """A due approval that was not sent, so it's no attempt.
+
+    There was no connection, the connection broke before the first byte, or the rules would no longer send the approval.
+    `failure` is the reason; None if sending was not even started.
+    """
 
     due: DueApproval
     failure: Failure | None = None
 
 
 class PostAnswered(Struct, frozen=True):
-    """The result of a POST that left at `sent`. `failure` is None for an answer of 200."""
+    """The result of a POST that was sent at `sent`. `failure` is None for HTTP 200."""
 
     tracked: TrackedEvent
-    """The event's history when it left, for an event whose history was dropped meanwhile."""
+    """The event when the POST was sent, in case the state has dropped it meanwhile."""
     sent: Instant
     failure: Failure | None = None
 
@@ -132,25 +136,25 @@ Observation = (
 
 
 class DueApproval(Struct, frozen=True):
-    """An approval that may be sent once it is committed. `tracked` is the event's history before it was marked."""
+    """An approval to send once it's committed. `tracked` is the event before the attempt was marked."""
 
     decision: Decision
     tracked: TrackedEvent
 
 
 class CycleOutcome(Struct, frozen=True):
-    """The result of a run. `records` are published in this order, `facts` are counted and logged after the commit."""
+    """The result of a run. `records` are published in this order; `facts` are counted and logged after the commit."""
 
     state: State
     records: tuple[Record, ...] = ()
     facts: tuple[Fact, ...] = ()
     approvals: tuple[DueApproval, ...] = ()
     changed: bool = False
-    """Whether the state must be written: more than the time of the last good document changed."""
+    """Whether the state must be written: more than the time of the last valid document changed."""
 
 
 def run(state: State, observation: Observation, policy: Policy, context: Context) -> CycleOutcome:
-    """The outcome of one observation. Total: every observation is handled in every state.
+    """Return the outcome of one observation. Total: every observation is handled in every state.
 
     If the commit of the outcome fails, the caller runs again with `context.writable` False, which holds every approval.
     """
@@ -181,18 +185,18 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
 
 
 def decision_context(context: Context, state: State) -> Context:
-    """The context of decisions on this state: what must be remembered needs memory as well as a writable outbox."""
+    """Return the context for decisions on this state: approvals need memory as well as a writable outbox."""
     is_full = memory_full(state, context.now.wall, context.event_memory_bytes)
     return replace(context, writable=context.writable and not is_full)
 
 
 def interruption_patience(poll_interval: float) -> float:
-    """Seconds for which an interruption waits for an event that may explain it: two polls, and one second."""
+    """Return for how many seconds an interruption waits for an event that may explain it: two polls and one second."""
     return WINDOW_POLLS * poll_interval + 1.0
 
 
 def seconds_until_due(state: State, mono: float, poll_interval: float) -> float:
-    """Seconds until `TimePassed` has something to record: an outage, or an interruption; infinity for never."""
+    """Return the seconds until `TimePassed` has an outage or an interruption to record; infinity for never."""
     pending = state.process.pending if state.process.announced else ()  # else they wait for the identity
     patience = interruption_patience(poll_interval)
     expiring = (interruption.at.monotonic + patience - mono for interruption in pending)
@@ -200,10 +204,10 @@ def seconds_until_due(state: State, mono: float, poll_interval: float) -> float:
 
 
 def fresh_state(state: State, now: Instant, boot_id: str) -> State:
-    """An empty state for this VM within the same process, after the outbox of another VM was set aside.
+    """Return an empty state for this VM within the same process, after an outbox of another VM was quarantined.
 
-    What this process observed is of this VM. `boot_id` is of this boot; empty where the process has not noted it yet:
-    the one in the state may be of the other VM.
+    Observations of this process belong to this VM. `boot_id` is that of this boot; empty if the process has not read it
+    yet: the one in the state may be that of the other VM.
     """
     process = replace(state.process, announced=False, evidence=EMPTY, decisions=EMPTY)
     return State(birth=now.wall, boot_id=boot_id, process=process)
@@ -212,8 +216,8 @@ def fresh_state(state: State, now: Instant, boot_id: str) -> State:
 def adopted_state(stored: State, observed: State) -> State:
     """Return the `stored` state for a process that has `observed` without it. The next document is compared with it.
 
-    Of what was observed only this stays: what belongs to the process, and what approvals are held for (ids that were
-    seen Started, a number that went down).
+    Only two parts of the observed state stay: the process memory, and what approvals are held for (ids that were seen
+    Started, a `DocumentIncarnation` that went down).
     """
     seen, last = {**observed.closed, **observed.tracked}, observed.last_good
     begun = {key: last.wall for key, tracked in seen.items() if last is not None and tracked.was_started}
@@ -243,7 +247,7 @@ _ENDED: Final[Mapping[str, str]] = {  # by `ProcessMemory.previous_run`, as publ
 
 
 class _Cycle:
-    """One run, step by step: collects the new state, the records, the facts and the due approvals."""
+    """One run, step by step: collects the new state, the records, the facts, and the due approvals."""
 
     def __init__(self, state: State, policy: Policy, context: Context, incarnation: int | None) -> None:
         self._state = state
@@ -261,7 +265,7 @@ class _Cycle:
         self._changed = False
 
     def outcome(self) -> CycleOutcome:
-        """The outcome of the steps so far."""
+        """Return the outcome of the steps so far."""
         state = replace(self._state, process=self._process)
         return CycleOutcome(
             state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed
@@ -270,7 +274,7 @@ class _Cycle:
     # -- a document, step by step
 
     def document_read(self, observed: DocumentRead) -> None:
-        """Everything that follows from one good document."""
+        """Apply everything that follows from one valid document."""
         self._facts.append(facts.Polled(observed.duration))
         for due in observed.unsent:
             self._state = cancel_attempt(self._state, due.tracked)
@@ -314,7 +318,7 @@ class _Cycle:
             self._record(self._factory.anomaly(self._state, anomaly))
 
     def _count_unknown_values(self, step: continuity.DocumentStep) -> None:
-        """Count each unknown value once when it appears, also where it makes no transition."""
+        """Count each unknown value once when it appears, even if it causes no transition."""
         if not step.changed:
             return
         for key, tracked in step.state.tracked.items():
@@ -354,7 +358,7 @@ class _Cycle:
                 self._approvals.append(DueApproval(decision, tracked))
 
     def _reconsider_approved(self) -> None:
-        """Record each approved event that has changed so that the rules would hold it now."""
+        """Record each approved event that has changed so that the rules would now hold it."""
         for tracked in list(self._state.tracked.values()) if self._vm.name else ():
             result = reconsidered(self._policy, tracked, self._vm.name)
             if result is None:
@@ -368,14 +372,14 @@ class _Cycle:
     # -- what became of approvals
 
     def approval_sent(self, observed: ApprovalSent) -> None:
-        """Mark a POST that the recording holds."""
+        """Mark a POST that the recording contains."""
         tracked = self._state.tracked_or_closed(observed.key)
         if tracked is not None:
             rule = observed.rule or tracked.approval.rule
             self._replace_tracked(replace(tracked, approval=begin_attempt(tracked.approval, self._now, rule)))
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
-        """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
+        """Remove the mark of an attempt that was not sent: the next valid document may send it at once."""
         due, failure = observed.due, observed.failure or Failure("not-begun")
         self._state = cancel_attempt(self._state, due.tracked)
         self._facts.append(facts.ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
@@ -408,7 +412,7 @@ class _Cycle:
     # -- the source
 
     def poll_failed(self, observed: PollFailed) -> None:
-        """A poll gave no document: an outage is recorded after 10 s, a 200 that is no document at once."""
+        """Record an outage after 10 s, and an invalid document at once."""
         self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         source, now, malformed = self._process.source, self._now, self._process.malformed
         failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
@@ -426,7 +430,7 @@ class _Cycle:
         self.time_passed(TimePassed(observed.interruptions))
 
     def time_passed(self, observed: TimePassed) -> None:
-        """Record what does not wait for a document: an outage, and interruptions that have waited long enough."""
+        """Record what doesn't wait for a document: an outage, and interruptions that have waited long enough."""
         self.record_outage()
         interruptions = (*self._process.pending, *observed.interruptions)
         if interruptions and self._ensure_started_record():
@@ -435,7 +439,7 @@ class _Cycle:
             self._update_process_memory(pending=interruptions[-PENDING_INTERRUPTIONS:])
 
     def record_outage(self) -> None:
-        """Record an outage once, after the source has failed for 10 s in this process."""
+        """Record an outage once, after polls have failed for 10 s in this process."""
         outage = self._state.outage
         if outage is None or outage.known_since.mono is None:
             return
@@ -495,8 +499,10 @@ class _Cycle:
         self._facts.append(facts.InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
 
     def _explain(self, unobserved: float) -> None:
-        """Count interruptions that were recorded while the source failed for the event that was Started then: only the
-        document after the outage may show it. `unobserved` is as in `_attribute`."""
+        """Count interruptions that were recorded while polls failed for the event that was Started then.
+
+        Only the document after the outage may show that event. `unobserved` is as in `_attribute`.
+        """
         for interruption in self._process.unexplained:
             tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
             if tracked is not None:
@@ -526,7 +532,7 @@ class _Cycle:
         self._changed = state.stopped  # what is on disk must not make a kill of this process an end in good order
 
     def agent_stopped(self, observed: AgentStopped) -> None:
-        """Write the last records; interruptions that are still pending are attributed to no event."""
+        """Write the last records; pending interruptions are attributed to no event."""
         self._replace_state(replace(self._state, stopped=True))
         if not self._ensure_started_record():
             return
@@ -534,15 +540,15 @@ class _Cycle:
         self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STOPPED, "INFO", "The agent stopped", {}))
 
     def learn_identity(self) -> None:
-        """Bind the state to this VM: the id that is known first stays."""
+        """Bind the state to this VM: the first known id stays."""
         if self._vm.id and not self._state.vm_id:
             self._replace_state(replace(self._state, vm_id=self._vm.id))
 
     def _ensure_started_record(self, *, now: bool = False) -> bool:
-        """Whether records may be written yet. Writes `agent.started` before the first record of a process.
+        """Return whether records may be written yet. Writes `agent.started` before the first record of a process.
 
-        Record ids depend on the identity of the VM, so that records wait up to `IDENTITY_SECONDS` for it, unless one
-        has to be written `now`.
+        Record ids depend on the identity of the VM. So records wait up to `IDENTITY_SECONDS` for it, unless one must be
+        written `now`.
         """
         state, vm = self._state, self._vm
         waited = self._now.minus(self._context.process_start) >= IDENTITY_SECONDS
@@ -573,5 +579,5 @@ class _Cycle:
         self._records.append(numbered[1])
 
     def _update_process_memory(self, **fields: Any) -> None:
-        """Change fields of `State.process`, which is not kept on disk."""
+        """Change fields of `State.process`, which isn't kept on disk."""
         self._process = replace(self._process, **fields)

@@ -1,6 +1,6 @@
-"""What happened, as frozen values: counted by the metrics and written to the log, after it is on disk.
+"""Facts: frozen values that metrics count and the log contains, once the state that they belong to is on disk.
 
-A run of the cycle returns its facts; the agent publishes them once the state is committed and the approvals are sent.
+A run of the cycle returns its facts; the agent publishes them after the state is committed and the approvals are sent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from exporter.core.state import Transition
 
 
 class Polled(Struct, frozen=True):
-    """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None;
-    `detail` is a sentence about it for a person."""
+    """A poll that ended after `duration` seconds.
+
+    `failure` is the reason if it returned no valid document, else None; `detail` is a human-readable sentence about it.
+    """
 
     duration: float
     failure: str | None = None
@@ -21,42 +23,46 @@ class Polled(Struct, frozen=True):
 
 
 class DocumentChanged(Struct, frozen=True):
-    """A good document differs from the one before."""
+    """A valid document that differs from the one before."""
 
 
 class AnomalyObserved(Struct, frozen=True):
-    """The source showed an anomaly, one of `continuity.ANOMALIES`."""
+    """An anomaly of the metadata service, one of `continuity.ANOMALIES`."""
 
     anomaly: str
 
 
 class UnknownValueObserved(Struct, frozen=True):
-    """A field of an event has a value that this version does not know. `field` is Azure's name of it."""
+    """A value that this version doesn't know. `field` is Azure's name of the event's field."""
 
     field: str
 
 
 class EventTransitioned(Struct, frozen=True):
-    """An event of this VM began, changed or ended."""
+    """A transition of an event of this VM."""
 
     transition: Transition
 
 
 class DecisionMade(Struct, frozen=True):
-    """The decision on an event differs from its last one."""
+    """A decision on an event that differs from its last one."""
 
     decision: Decision
 
 
 class ApprovalRequested(Struct, frozen=True):
-    """A POST has left."""
+    """A POST that was sent."""
 
     event_id: str
 
 
 class ApprovalFailed(Struct, frozen=True):
-    """A POST was not answered 200. `reason` is a closed word, `attempt` the number of the POST for this event, and
-    `status_code` Azure's answer, None for none. `record_id` is of the record, which only the first for a reason has."""
+    """A POST that did not return HTTP 200.
+
+    `reason` is one of a fixed set of values. `attempt` is the number of the POST for this event. `status_code` is the
+    HTTP status, None without a response. `record_id` is the id of the record; only the first failure for a reason has
+    one.
+    """
 
     reason: str
     event_id: str
@@ -67,12 +73,14 @@ class ApprovalFailed(Struct, frozen=True):
 
 
 class ApprovalOutdated(Struct, frozen=True):
-    """An event that was approved has changed so that the rules would hold it now."""
+    """An approved event that has changed so that the rules would now hold it."""
 
 
 class ApprovalPostponed(Struct, frozen=True):
-    """An approval was due and was not sent. `reason` is a word: why the rules would not send it any more, or why there
-    was no connection; `detail` says more, and may be empty."""
+    """An approval that was due and was not sent.
+
+    `reason` is why the rules would no longer send it, or why there was no connection. `detail` has more, or is empty.
+    """
 
     event_id: str
     reason: str
@@ -80,7 +88,7 @@ class ApprovalPostponed(Struct, frozen=True):
 
 
 class InterruptionObserved(Struct, frozen=True):
-    """The VM was interrupted for `seconds`. `event_id` is the event that it is attributed to, empty for none."""
+    """An interruption of this VM for `seconds`. `event_id` is the event it's attributed to; empty for none."""
 
     kind: str
     seconds: float
@@ -88,7 +96,7 @@ class InterruptionObserved(Struct, frozen=True):
 
 
 class RecordsDropped(Struct, frozen=True):
-    """Records that were dropped before a destination received them. `reason` is a closed word."""
+    """Records that were dropped before a destination received them. `reason` is one of a fixed set of values."""
 
     destination: str
     reason: str
@@ -109,4 +117,4 @@ Fact = (
     | InterruptionObserved
     | RecordsDropped
 )
-"""Everything that can be counted."""
+"""Every fact that can be counted."""

@@ -1,8 +1,8 @@
-"""The hours of a rule: a window of each day, or of some days of the week, by the clock on the wall of a time zone.
+"""Hours of a rule: a daily or weekly window on the wall clock of a time zone.
 
-Pure: the zone is a value that the settings loaded. An instant is within if the time that a wall clock of the zone shows
-then is between start and end, so that what daylight saving does to the clock it does to the window: a window in the
-hour that is left out does not open on that day, and one in the hour that comes twice opens twice.
+Pure: the zone is a value that the settings loaded. An instant is within the window if the zone's local time at that
+instant is between start and end. Daylight saving affects the window as it affects the clock: a window inside the
+skipped hour does not open on that day, and one inside the repeated hour opens twice.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Final
 from msgspec import Struct
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-"""The days of the week as the settings write them, in the order of `datetime.weekday`."""
+"""Days of the week as written in the settings, in the order of `datetime.weekday`."""
 WHOLE_DAY: Final = 24 * 60
 """Minutes of a day: the latest end of a window, "24:00"."""
 _DAY: Final = timedelta(days=1)
 _NEAR: Final = range(-2, 3)
 _FAR: Final = range(3, 16)
-"""Days from today. A weekly window opens within eight, and within fifteen where a zone leaves its day out."""
+"""Days from today. A weekly window opens within eight days, and within fifteen if a zone skips its day."""
 
 
 class Hours(Struct, frozen=True):
-    """A window. `start` (0 to 1439) and `end` (0 to 1440) are minutes after local midnight, and differ.
+    """A window. `start` (0 to 1439) and `end` (0 to 1440) are minutes after local midnight and differ.
 
-    Start is within, end is not. With an end before its start the window goes over midnight. It belongs to the day on
-    which it begins: `days` (0 is Monday, in order) are the days on which it does. `timezone` is the name of `zone`.
+    The start is in the window, the end is not. A window with an end before its start spans midnight and belongs to the
+    day on which it begins. `days` (0 is Monday, in order) are the days on which it begins. `timezone` is the name of
+    `zone`.
     """
 
     start: int = 0
@@ -39,21 +40,21 @@ class Hours(Struct, frozen=True):
 
     @property
     def over_midnight(self) -> bool:
-        """Whether the window ends on the day after the one on which it begins."""
+        """Whether the window ends on the day after it begins."""
         return self.end < self.start
 
     @property
     def between(self) -> str:
-        """Start and end as the settings write them: `22:00-05:00`."""
+        """Start and end as written in the settings: `22:00-05:00`."""
         return f"{_clock(self.start)}-{_clock(self.end)}"
 
     @property
     def table(self) -> dict[str, str | list[str]]:
-        """The keys of a rule that it was made of."""
+        """The keys of the rule that define the window."""
         return {"between": self.between, "days": [DAYS[day] for day in self.days], "timezone": self.timezone}
 
     def within(self, now: datetime) -> bool:
-        """Whether an instant is within. One without a zone, or too far away for a calendar, never is."""
+        """Return whether an instant is in the window; False for one without a zone or outside the calendar."""
         local = self.local(now)
         if local is None:
             return False
@@ -65,14 +66,14 @@ class Hours(Struct, frozen=True):
         return minute < self.end and (day - 1) % len(DAYS) in self.days and self._had_a_day_before(local)
 
     def next_change(self, now: datetime) -> datetime | None:
-        """The first instant after `now`, in UTC, at which `within` changes; None where none is near (16 days) or known.
+        """Return the first UTC instant after `now` at which `within` changes; None if none is near (16 days) or known.
 
-        That may be an edge of the window, or the moment at which the clocks are set.
+        It may be an edge of the window, or the moment at which the clock is set.
         """
         return _next_change(self, now)
 
     def local(self, now: datetime) -> datetime | None:
-        """An instant by the zone's clock; None for one without a zone, or outside of the calendar."""
+        """Return an instant in the local time of the zone; None for one without a zone or outside the calendar."""
         if now.utcoffset() is None:
             return None
         try:
@@ -81,7 +82,7 @@ class Hours(Struct, frozen=True):
             return None
 
     def _had_a_day_before(self, local: datetime) -> bool:
-        """Whether the calendar day before it took place: in Samoa the 30th of December 2011 did not."""
+        """Return whether the previous calendar day existed: in Samoa, 30 December 2011 did not."""
         try:
             noon = local.replace(hour=12) - _DAY
             return noon.astimezone(UTC).astimezone(self.zone).date() == noon.date()
@@ -89,7 +90,7 @@ class Hours(Struct, frozen=True):
             return False
 
     def edges(self, day: date) -> Iterator[datetime]:
-        """Each instant, in UTC, at which the window of a day may begin or end."""
+        """Yield each UTC instant at which the window of a day may begin or end."""
         if day.weekday() not in self.days:
             return
         midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001  # by the zone's clock, which may show it twice
@@ -114,7 +115,7 @@ def _next_change(hours: Hours, now: datetime) -> datetime | None:
 
 
 def shown(local: datetime) -> str:
-    """A local time with its day, and with its offset since an hour comes twice when clocks are set back."""
+    """Return a local time with its day and UTC offset: a local hour repeats when clocks are set back."""
     return f"{DAYS[local.weekday()]} {local.isoformat(' ', 'minutes')}"
 
 
@@ -123,8 +124,11 @@ def _clock(minutes: int) -> str:
 
 
 def _instants(wall: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """When the zone's clock shows this time, in UTC: twice where it is set back over it. Where that, or where it is set
-    forward over it (then it never does), also the moment at which it is set."""
+    """Yield the UTC instants at which the zone's clock shows this time: two if it's set back over it.
+
+    If the clock is set back or forward over the time, also yield the moment at which it's set. A skipped time is never
+    shown.
+    """
     # For a time that is left out, fold 1 is before that moment and fold 0 after it; for one that comes twice the other
     # way round (PEP 495).
     first, last = sorted(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))

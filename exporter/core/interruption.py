@@ -1,9 +1,9 @@
-"""Which event an interruption of this VM is attributed to, and the totals of each event.
+"""Attribution of interruptions of this VM to events, and the totals of each event.
 
-During memory-preserving maintenance the guest's clocks stop and the wall clock is corrected afterwards, so a pause is
-measured as a step of the wall clock against the monotonic one (`clock_step`); a host that only does not schedule the
+During memory-preserving maintenance the guest's clocks stop and the wall clock is corrected afterwards. So a pause is
+measured as a step of the wall clock against the monotonic one (`clock_step`). A host that only fails to schedule the
 guest is measured as a late tick (`stall`). The two never count the same seconds: a stall has passed on the monotonic
-clock, a step has not. Where a pause shows as both, their sum is its length. `agent/observer.py` measures them.
+clock, a step has not. If a pause shows as both, their sum is its length. `agent/observer.py` measures them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from exporter.core.state import (
 THRESHOLD_SECONDS: Final = 0.2
 """Shorter interruptions are not reported: the worst noise under load was 82 ms."""
 CORRECTED_LATE_SECONDS: Final = 30.0
-"""How long after a pause the host may correct the time of day."""
+"""Latest correction of the time of day by the host after a pause."""
 WINDOW_POLLS: Final = 2
 WINDOW_BEFORE_LONGEST: Final = 30.0
 
@@ -35,13 +35,15 @@ WINDOW_BEFORE_LONGEST: Final = 30.0
 def attribute(
     state: State, vm: Vm, interruption: Interruption, poll_interval: float, unobserved: float = 0.0
 ) -> TrackedEvent | None:
-    """The event of this VM that was Started during the interruption: from two polls before it was first seen Started
-    until it was gone, and two polls more; until 30 s more for a clock step, which the host may correct late. The one
-    that started last where there are several. None for a step backwards.
+    """Return the event of this VM that was Started during the interruption; None if there is none.
+
+    An event fits from two polls before it was first seen Started until two polls after it left the document (for a
+    clock step, which the host may correct late, until 30 s after). If several fit, the one that started last is
+    returned. A backward step has no event.
 
     `unobserved` is how many seconds before the current document were not observed. An event that started in that gap
-    may have started at its beginning, so the window reaches as far back, but at most 30 s. While the name of this VM is
-    not known, an event is of this VM if it was when the name was last known.
+    may have started at its beginning, so the window extends back by that time, at most 30 s. While the name of this VM
+    is unknown, an event is of this VM if it was when the name was last known.
     """
     if interruption.seconds <= 0:
         return None
@@ -60,15 +62,17 @@ def attribute(
 
 
 def _since_end(interruption: Interruption, closed: Instant) -> float:
-    """Seconds from an event's end to the beginning of an interruption. A step takes no time on the monotonic clock; on
-    the wall clock it takes its own length."""
+    """Return the seconds from an event's end to the beginning of an interruption.
+
+    A step takes no time on the monotonic clock; on the wall clock it takes its own length.
+    """
     measured = interruption.at.mono is not None and closed.mono is not None
     took = 0.0 if measured and interruption.kind is InterruptionKind.CLOCK_STEP else interruption.seconds
     return interruption.at.minus(closed) - took
 
 
 def with_interruption(tracked: TrackedEvent, interruption: Interruption) -> TrackedEvent:
-    """The event's history with one more interruption."""
+    """Return the tracked event with one more interruption."""
     before = tracked.interruptions
     after = InterruptionTotals(
         before.count + 1, before.total + interruption.seconds, max(before.longest, interruption.seconds)
