@@ -1,11 +1,11 @@
 """Decisions: which events this VM may approve, and why each other event is held.
 
 An event is approved only if no reason to hold it applies. `decide` tries the reasons in the order of `Reason`; the
-first that applies is the result, so that every decision carries one reason and, where a rule matched, the rule's name.
-Pure: the caller passes in the presence of the files that rules and the operator ask for.
+first that applies is the result. So every decision has one reason and, if a rule matched, the rule's name. Pure: the
+caller passes in the presence of the files that rules and the operator name.
 
-Sources: Azure's documentation of Scheduled Events, section "Start an event": an approval is for all `Resources` of an
-event; one may elect a leader, simply the first name in `Resources`; once Started there is nothing left to approve.
+Source: Azure's documentation of Scheduled Events, section "Start an event": an approval is for all `Resources` of an
+event; the VMs may elect a leader, simply the first name in `Resources`; a Started event can't be approved.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ from exporter.core.strict_json import encodable
 SAYS_ALL: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
 """Reasons to which a finding would add nothing."""
 MAX_FINDING: Final = 500
-"""Characters of `Decision.finding`: a rule may have any number of names, and a path any length."""
+"""Maximum number of characters of `Decision.finding`: the number of names in a rule and the length of a path have no
+limit."""
 
 
 def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
-    """Every file that a decision on this document may ask for; always the hold file, whose presence is a gauge."""
+    """Return every file that a decision on this document may need.
+
+    The hold file is always included, since its presence is a gauge.
+    """
     paths = {policy.hold_file} if policy.hold_file else set()
     if policy.mode is Mode.OFF or document is None:
         return frozenset(paths)
@@ -59,9 +63,9 @@ def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
 
 
 def decide(policy: Policy, state: State, context: Context) -> tuple[Decision, ...]:
-    """A decision for each event of the state's document, from the state alone.
+    """Return a decision for each event of the state's document, from the state only.
 
-    Of the approvals by rules with `when_quiet` at most one stands, and none next to another approval.
+    At most one approval by a rule with `when_quiet` is made, and none together with another approval.
     """
     if state.document is None:
         return ()
@@ -82,7 +86,7 @@ def decide(policy: Policy, state: State, context: Context) -> tuple[Decision, ..
 def decide_one(
     policy: Policy, state: State, context: Context, tracked: TrackedEvent, approved_now: frozenset[str] = frozenset()
 ) -> Decision:
-    """The decision on one event of the state's document. `approved_now` is as in `Decision`."""
+    """Return the decision on one event of the state's document. `approved_now` is as in `Decision`."""
     event, vm_name, rule = tracked.event, context.identity.vm.name, None
     reason, finding = _before_the_rules(policy, context.identity, tracked)
     if reason is Reason.NONE:
@@ -114,7 +118,10 @@ def decide_one(
 
 
 def _hours(hours: Hours, now: datetime) -> dict[str, Any]:
-    """The hours of a rule, the time in their zone, and when they open or close next; null for what is not known."""
+    """Return a rule's hours, the zone's local time, and when the window opens or closes next.
+
+    Times are JSON texts, None if unknown.
+    """
     local, change = hours.local(now), hours.next_change(now)
     until = hours.local(change) if change is not None else None
     return {
@@ -125,7 +132,7 @@ def _hours(hours: Hours, now: datetime) -> dict[str, Any]:
 
 
 def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEvent) -> tuple[Reason, str]:
-    """Why the event is held before any rule is tried, and what was found; `NONE` if it is not."""
+    """Return why the event is held before any rule is tried, and the finding; `NONE` if it isn't."""
     event, vm_name = tracked.event, identity.vm.name
     if policy.mode is Mode.OFF:
         return Reason.OFF, ""
@@ -143,8 +150,10 @@ def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEven
 
 
 def _by_the_rules(policy: Policy, tracked: TrackedEvent, reset: Reset | None = None) -> tuple[Rule | None, Reason, str]:
-    """The rule that matches, or why the event is held and what was found: a field that a rule needs and that can't be
-    read comes first."""
+    """Return the matching rule, or why the event is held and the finding.
+
+    A field that a rule needs and that can't be read comes first.
+    """
     event = tracked.event
     rule, reason, finding = match(policy.rules, event)
     if reason is Reason.MALFORMED:
@@ -161,7 +170,7 @@ def _by_the_rules(policy: Policy, tracked: TrackedEvent, reset: Reset | None = N
 
 
 class Explanation(Struct, frozen=True):
-    """A decision and the checks behind it. `evaluations` is empty when the event was held before any rule was tried."""
+    """A decision and the checks behind it. `evaluations` is empty if the event was held before any rule was tried."""
 
     decision: Decision
     evaluations: tuple[RuleEvaluation, ...] = ()
@@ -169,7 +178,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explain_decision(policy: Policy, state: State, context: Context, decision: Decision) -> Explanation:
-    """A decision that was just made, with all checks of its event, also those after the first that failed."""
+    """Return a decision that was just made with all checks of its event, including those after the first failed one."""
     tracked = state.tracked[decision.key]
     if _before_the_rules(policy, context.identity, tracked)[0] is not Reason.NONE:
         return Explanation(decision)
@@ -183,9 +192,9 @@ def explain_decision(policy: Policy, state: State, context: Context, decision: D
 
 
 def decision_change_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
-    """The future values of `State.observed_seconds` at which a decision may change only because time passes.
+    """Return the future values of `State.observed_seconds` at which a decision may change only because time passes.
 
-    Of the hours of a rule it is the next edge alone, as the clock runs now: from there on the caller asks again.
+    For the hours of a rule, only the next edge by the current clock is included: after that, the caller asks again.
     """
     marks = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
@@ -201,10 +210,10 @@ def decision_change_points(policy: Policy, state: State, vm_name: str) -> tuple[
 
 
 def outdated_reason(policy: Policy, tracked: TrackedEvent, vm_name: str) -> Reason:
-    """Why the rules would now hold an event that was approved; `NONE` when they would not.
+    """Return why the rules would now hold an approved event; `NONE` if they wouldn't.
 
-    Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files,
-    hours) are not checked again.
+    Only the event's content counts. Conditions that were met when it was approved (status and NotBefore, settling,
+    files, hours) are not checked again.
     """
     event = tracked.event
     as_scheduled = replace(event, faults=tuple(name for name in event.faults if name != "EventId"))
@@ -231,8 +240,10 @@ def outdated_reason(policy: Policy, tracked: TrackedEvent, vm_name: str) -> Reas
 
 
 def reconsidered(policy: Policy, tracked: TrackedEvent, vm_name: str) -> tuple[TrackedEvent, Reason] | None:
-    """The history of an approved event whose approval has become outdated, and why, or is outdated no more (`NONE`);
-    None when neither has changed, or the document does not say what the event is now."""
+    """Return an approved event whose approval has become outdated, and why, or is no longer outdated (`NONE`).
+
+    Return None if neither has changed, or if the document doesn't show what the event is now.
+    """
     approval = tracked.approval
     if approval.accepted_at is None or tracked.event.is_ambiguous:
         return None
@@ -260,7 +271,7 @@ class RuleEvaluation(Struct, frozen=True):
 
 
 def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]:
-    """The rules as they are tried, up to the first that matches, or asks for a field that can't be read."""
+    """Yield the rules as they're tried, up to the first that matches or needs a field that can't be read."""
     for rule in rules:
         if field := rule.unreadable(event):
             yield RuleEvaluation(rule, MatchResult.UNREADABLE, field)
@@ -272,8 +283,10 @@ def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]
 
 
 def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str]:
-    """The first rule that matches, or why none does and which fields are the reason. A field that a rule before it
-    needs and that can't be read ends the search."""
+    """Return the first rule that matches, or why none does and the fields that caused it.
+
+    A field that an earlier rule needs and that can't be read ends the search.
+    """
     differs: list[str] = []
     for trial in evaluations(rules, event):
         if trial.outcome is MatchResult.UNREADABLE:
@@ -285,8 +298,10 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str
 
 
 class Condition(Struct, frozen=True):
-    """A check after a rule matched. `reason` is the hold reason if it is not `met`; `finding` is what was found, as a
-    clause."""
+    """A check after a rule matched.
+
+    `reason` is the hold reason if it's not `met`; `finding` is a clause with the value that was found.
+    """
 
     reason: Reason
     met: bool
@@ -296,7 +311,7 @@ class Condition(Struct, frozen=True):
 def conditions(  # noqa: PLR0917  # the whole context of one event, handed from one place
     policy: Policy, state: State, context: Context, tracked: TrackedEvent, rule: Rule, approved_now: Collection[str]
 ) -> Iterator[Condition]:
-    """The checks after a rule matched, in the order of the reasons, without those that the policy does not ask for."""
+    """Yield the checks after a rule matched, in the order of the reasons, without those that the policy doesn't set."""
     event, files, vm_name = tracked.event, context.files, context.identity.vm.name
     observed_seconds = state.observed_seconds - tracked.first_seen_at
     reason = coordination_of(policy, event, vm_name, observed_seconds)
@@ -331,7 +346,7 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
 
 
 def _place(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> str:
-    """This VM's place among the VMs of an event and, if it may take over, how much of its wait has passed."""
+    """Return this VM's place among the VMs of an event and, if it may take over, how much of its wait has passed."""
     place = place_among(event, vm_name)
     after = takeover_seconds(policy, event, place)
     waited = f", seen for {_of(observed_seconds, after)}" if place and after is not None else ""
@@ -339,12 +354,12 @@ def _place(policy: Policy, event: Event, vm_name: str, observed_seconds: float) 
 
 
 def _of(seconds: float, needed: float) -> str:
-    """Seconds that have passed, and how many are needed."""
+    """Return as text how many seconds of the needed ones have passed."""
     return f"{int(max(0.0, min(seconds, needed)))} s of {needed:g} s"
 
 
 def _whether(presence: Presence, path: str) -> str:
-    """Whether a file exists, as a clause."""
+    """Return as a clause whether a file exists."""
     if presence is Presence.UNKNOWN:
         return f"it is unknown whether {path} exists"
     if presence is Presence.UNTRUSTED:
@@ -353,8 +368,10 @@ def _whether(presence: Presence, path: str) -> str:
 
 
 def _by_the_clock(hours: Hours, now: datetime) -> str:
-    """Whether it is within a rule's hours, and until when: the same at each poll, so that nothing that shows it changes
-    every minute."""
+    """Return as a clause whether it is within a rule's hours, and until when.
+
+    The text is the same at each poll, so that outputs that show it don't change every minute.
+    """
     if hours.local(now) is None:
         return "the current time is unknown"
     change = hours.next_change(now)
@@ -364,19 +381,22 @@ def _by_the_clock(hours: Hours, now: datetime) -> str:
 
 
 def too_many(rule: Rule, event: Event) -> bool:
-    """Whether an event touches more VMs than the rule allows. One whose resources can't be read does."""
+    """Return whether an event affects more VMs than the rule allows; True if its resources can't be read."""
     if rule.max_resources is None:
         return False
     return event.resources is None or len(event.resources) > rule.max_resources
 
 
 def place_among(event: Event, vm_name: str) -> int:
-    """This VM's place among the VMs of an event that names it; the first is 0."""
+    """Return this VM's place among the VMs of an event that names it; the first is 0."""
     return [folded(name) for name in event.resources or ()].index(folded(vm_name))
 
 
 def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> Reason:
-    """Why this VM must leave the event to another, `observed_seconds` after it was first seen; `NONE` if it may act."""
+    """Return why this VM must leave the event to another; `NONE` if it may act.
+
+    `observed_seconds` is the time since the event was first seen.
+    """
     if policy.coordination is Coordination.ANY:
         return Reason.NONE
     if policy.coordination is Coordination.SINGLE:
@@ -387,16 +407,16 @@ def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds
 
 
 def takeover_seconds(policy: Policy, event: Event, place: int) -> float | None:
-    """Seconds after which the VM at this place (the first is 0) may approve the event; None for never."""
+    """Return the seconds after which the VM at this place (the first is 0) may approve the event; None for never."""
     if place == 0:
         return 0.0
     return place * policy.takeover_after if policy.takeover_after is not None and event.source == "User" else None
 
 
 def not_quiet(state: State, approved_now: Collection[str], key: str) -> str:
-    """Which other event of the document is Started, or was approved by this VM and is not over; empty for none.
+    """Return which other event of the document is Started, or is approved by this VM and has not ended; empty for none.
 
-    One of unknown status may be Started. An approval that Azure has not answered may have been accepted.
+    An event with an unknown status may be Started. An approval without a response may have been accepted.
     """
     if state.document is not None and any(item.status != "Scheduled" for item in state.document.rejected):
         return "an element of the document that cannot be tracked may be Started"

@@ -1,10 +1,8 @@
-"""The metadata service's document: `Document`, `Event`, and a parser that is strict about the document and tolerant
-about each event.
+"""The metadata service's document: `Document`, `Event`, and a parser that is strict only for the document as a whole.
 
-A document counts only when it is whole and well-formed: a bad one raises `DocumentError` and is never "no events".
-Within a good document one bad event never hides a good one: an element that can't be tracked is kept in
-`Document.rejected`; an event that can be tracked but is not wholly understood has the names of its bad fields in
-`Event.faults`.
+A document counts only if it's whole and well-formed: an invalid one raises `DocumentError` and never means "no events".
+In a valid document, an invalid event never hides a valid one. An element that can't be tracked is kept in
+`Document.rejected`; an event that can be tracked has the names of its invalid fields in `Event.faults`.
 
 Protocol facts: Azure's documentation of Scheduled Events, sections "Query for events" and "Event scheduling".
 """
@@ -44,21 +42,21 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def folded(text: str) -> str:
-    """`text` with A to Z in lower case and everything else as it is."""
+    """Return `text` with A to Z in lower case and everything else unchanged."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names, or two ids, are the same."""
+    """Return whether two names, or two ids, are the same."""
     return folded(one) == folded(other)
 
 
 Time = Annotated[datetime, Meta(tz=True)]
-"""A time that on disk must have its zone."""
+"""A time that must have a time zone on disk."""
 
 
 class Stored(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A value that is part of the state, and its own form on disk (`core.state_codec`)."""
+    """A value that is part of the state and defines its own form on disk (`core.state_codec`)."""
 
 
 class DocumentError(Exception):
@@ -74,10 +72,10 @@ DOCUMENT_REASONS = ("empty", "not-json", "not-a-document")
 
 
 class Event(Stored, frozen=True):
-    """One scheduled event as the document of one moment shows it.
+    """One scheduled event as one document shows it.
 
-    A typed field is None when it is missing, mistyped or unparsable. `faults` names the fields that are mistyped,
-    unparsable or repeated, and those missing of the ones that every API version has. `raw` is Azure's object as
+    A typed field is None if it's missing, mistyped, or unparsable. `faults` names the fields that are mistyped,
+    unparsable, or repeated, and the missing ones among those that every API version has. `raw` is Azure's object as
     received, made safe to encode.
     """
 
@@ -93,35 +91,36 @@ class Event(Stored, frozen=True):
     faults: tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
     started_twin: bool = False
-    """The document holds the same id a second time, as Started."""
+    """Whether the document contains the same id a second time, as Started."""
     disputed: tuple[str, ...] = ()
-    """Of `DISPUTABLE`, the fields that differ where the document holds the same id a second time."""
+    """The fields of `DISPUTABLE` that differ if the document contains the same id a second time."""
     is_unread: bool = False
-    """The document does not hold this id, but an element that may be this event: the fields are those of before."""
+    """Whether the document doesn't contain this id, but an element that may be this event: the fields are the earlier
+    ones."""
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared: case-insensitively."""
+        """The EventId for comparison, with ASCII letters in lower case."""
         return folded(self.event_id)
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether it is not known what the document says of the event."""
+        """Whether the document's content about the event is ambiguous."""
         return self.is_unread or bool(self.disputed)
 
     @property
     def announced_seconds(self) -> int | None:
-        """How long the interruption is to be. None where Azure does not say, for which it also writes -1."""
+        """Announced length of the interruption in seconds; None if Azure doesn't state one (missing or -1)."""
         return self.duration if self.duration is not None and self.duration >= 0 else None
 
     @property
     def faulty(self) -> bool:
-        """Whether one of the fields in `VITAL` is missing, mistyped, unparsable or repeated."""
+        """Whether one of the fields in `VITAL` is missing, mistyped, unparsable, or repeated."""
         return not VITAL.isdisjoint(self.faults)
 
 
 Likeness = tuple[str, frozenset[str]]
-"""The type and the case-folded resources of an event."""
+"""An event's type and case-folded resources."""
 _NO_ID = ("no-event-id", "mistyped-event-id", "empty-event-id", "unreadable-event-id")
 
 
@@ -134,7 +133,7 @@ class Rejected(Stored, frozen=True):
 
     @property
     def likeness(self) -> Likeness | None:
-        """Which event it may be, if its id can't be read; None if it has another id, or is like no event."""
+        """The event that it may be, if its id can't be read; None if it has another id or resembles no event."""
         match self.raw:
             case {"EventType": str(event_type), "Resources": [*names]} if self.fault in _NO_ID:
                 resources = frozenset(folded(name) for name in names if isinstance(name, str))
@@ -143,7 +142,7 @@ class Rejected(Stored, frozen=True):
 
 
 class Document(Struct, frozen=True):
-    """One answer of the metadata service. Two events never share a key."""
+    """One response of the metadata service. Two events never share a key."""
 
     incarnation: int
     events: tuple[Event, ...] = ()
@@ -151,11 +150,11 @@ class Document(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """How many elements `Events` has, as far as they are kept."""
+        """Number of elements in `Events`, as far as they're kept."""
         return sum(not event.is_unread for event in self.events) + len(self.rejected)
 
     def with_unread(self, missing: Iterable[Event]) -> Document:
-        """The same document with these events, one or more of which an element of it may be."""
+        """Return the same document with these events, one or more of which an element of it may be."""
         unread = [replace(_also_faulty(event, "EventId"), is_unread=True) for event in missing]
         return replace(self, events=(*self.events, *unread)) if unread else self
 
@@ -175,7 +174,7 @@ def _decode(body: bytes) -> Any:
 
 
 def parse_document(body: bytes) -> Document:
-    """Read one answer. Raises `DocumentError` when it is not a whole, well-formed document."""
+    """Parse one response. Raises `DocumentError` if it's not a whole, well-formed document."""
     body_object = _decode(body)
     if not isinstance(body_object, Object):
         raise DocumentError("not-a-document", f"the body must be a JSON object, not {_kind(body_object)}")
@@ -183,7 +182,7 @@ def parse_document(body: bytes) -> Document:
 
 
 def document_from(given: Mapping[str, Any]) -> Document:
-    """The document in an already decoded JSON object; raises `DocumentError`."""
+    """Return the document in an already decoded JSON object; raises `DocumentError`."""
     repeated = {key for key in repeated_in(given) if key in ("DocumentIncarnation", "Events")}
     if repeated:
         raise DocumentError("not-a-document", f"{sorted(repeated)[0]} occurs twice")
@@ -293,7 +292,7 @@ def _event(item: Object) -> Event:
 
 
 def unknown_words(event: Event) -> tuple[str, ...]:
-    """Azure's names of the fields whose value this version does not know. A missing field is not among them."""
+    """Return Azure's names of the fields whose value this version doesn't know. A missing field is not included."""
     known = (
         ("EventType", event.event_type, KNOWN_TYPES),
         ("EventStatus", event.status, KNOWN_STATUSES),
@@ -329,7 +328,7 @@ def _resources(item: Mapping[str, Any], faults: set[str]) -> tuple[str, ...] | N
 
 
 def _not_before(text: str | None, status: str | None, faults: set[str]) -> datetime | None:
-    """NotBefore is empty once the event has started [Query for events]; before that it must be a time."""
+    """Return NotBefore; None with a fault if it's invalid. It's empty once the event has started [Query for events]."""
     if text is None or (text == "" and status == "Started"):
         return None
     instant = parse_time(text)
@@ -358,11 +357,11 @@ _LONGEST_TIME = 64
 
 
 def parse_time(text: str) -> datetime | None:
-    """An instant in UTC, from RFC 1123 as documented or ISO 8601 as newer pages and mock servers show; None otherwise.
+    """Return an instant in UTC from RFC 1123 (as documented) or ISO 8601 (newer pages, simulators); None otherwise.
 
-    RFC 1123 is read here, since the standard library's parser of mail dates reads the year 0099 as 1999 and accepts
+    RFC 1123 is parsed here, since the standard library's parser of mail dates reads the year 0099 as 1999 and accepts
     digits of any script. A wrong weekday is accepted: the documentation's own examples have some. ISO 8601 without a
-    zone is UTC, as all times of this service are.
+    zone is UTC, like all times of this service.
     """
     text = text.strip() if len(text) <= _LONGEST_TIME else ""
     try:

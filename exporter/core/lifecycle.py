@@ -1,17 +1,17 @@
-"""The state machine of events: what changed between two documents, as a pure function of state and next good document.
+"""The state machine of events: the transitions between two documents, as a pure function of state and document.
 
 The metadata service never reports "completed" or "canceled": a finished event is no longer in the document. The
-transition follows from the last phase seen and from the continuity of the polls; where that was broken it is `ended`.
+transition follows from the last observed phase and the continuity of polling; after a gap it is `ended`.
 
-                       status of the event in the next good document
-    last phase     Scheduled      Started     other status     gone
-    ----------     ---------      -------     ------------     ----
+                       status of the event in the next valid document
+    last phase     Scheduled      Started     other status     absent
+    ----------     ---------      -------     ------------     ------
     (absent)       scheduled      started     rejected         -
     SCHEDULED      updated*       started     updated          canceled or ended
     STARTED        updated        updated*    updated          completed
     UNKNOWN        scheduled      started     updated*         ended
 
-    * only when a field changed. The table is `MOVES`; a test walks every pair.
+    * only if a field changed. The table is `MOVES`; a test checks every pair.
 
 Source: Azure's documentation of Scheduled Events, section "High level overview".
 """
@@ -52,7 +52,7 @@ from exporter.core.state import (
 )
 
 EARLY_SECONDS: Final = 10.0
-"""A start this long before NotBefore was approved by someone; a smaller difference may come from the clocks."""
+"""A start this long before NotBefore followed an approval; a smaller difference may come from the clocks."""
 
 
 MOVES: Final[Mapping[tuple[Phase | None, Phase | None], TransitionKind | None]] = {
@@ -73,7 +73,7 @@ MOVES: Final[Mapping[tuple[Phase | None, Phase | None], TransitionKind | None]] 
     (Phase.UNKNOWN, Phase.UNKNOWN): None,
     (Phase.UNKNOWN, None): TransitionKind.ENDED,
 }
-"""Last phase and next phase (None: not in the document) to the transition. After a gap CANCELED becomes ENDED."""
+"""The transition from the last phase to the next (None: not in the document). After a gap CANCELED becomes ENDED."""
 
 
 EVENT_MEMORY_BYTES: Final = 4 << 20
@@ -86,10 +86,9 @@ def advance(
     poll_interval: float = 1.0,
     event_memory_bytes: int = EVENT_MEMORY_BYTES,
 ) -> DocumentStep:
-    """The state after a good document, and every transition in it. Total: every document is handled in every state.
+    """Return the state after a valid document, and every transition in it. Total: no document or state is refused.
 
-    `poll_interval` is in seconds; `event_memory_bytes` bounds the histories of events that are over, and what is kept
-    of earlier documents.
+    `poll_interval` is in seconds; `event_memory_bytes` bounds the closed events and what is kept of earlier documents.
     """
     document = document.with_unread(tracked.event for tracked in _maybe_there(state, document))
     continuity = continuity_of(state, document, now, poll_interval)
@@ -120,10 +119,10 @@ def advance(
 
 
 def _maybe_there(state: State, document: Document) -> Iterator[TrackedEvent]:
-    """The events that are missing in the document but may be in it, beyond its bound or with an id that can't be read.
+    """Yield the events missing in the document that may still be in it: beyond its bound, or with an unreadable id.
 
-    The type and resources of such an element are those of the event. It hides one event at most, and none if it was
-    there before, next to the event. A hidden event stays so while there is an element for it.
+    Such an element has the event's type and resources. It hides one event at most, and none if it was already there
+    next to the event. A hidden event remains hidden while there is an element for it.
     """
     beyond = {folded(item.raw["EventId"]) for item in document.rejected if item.fault == "too-many-events"}
     hiding = _likenesses(document)
@@ -142,12 +141,12 @@ def _maybe_there(state: State, document: Document) -> Iterator[TrackedEvent]:
 
 
 def _likenesses(document: Document | None) -> Counter[Likeness | None]:
-    """How many elements without a readable id there are, by what they are like."""
+    """Return the number of elements without a readable id, by type and resources."""
     return Counter(item.likeness for item in (document.rejected if document else ()) if item.likeness)
 
 
 def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
-    """The state with the begin of the service's warm-up, which ends with the first event in a document."""
+    """Return the state with the start of the service's warm-up, which ends with the first event in a document."""
     flows = bool(document.events or document.rejected)
     if state.first_answer is None or again:
         return replace(state, first_answer=now, events_seen_since_warmup=flows)
@@ -155,7 +154,7 @@ def _warming(state: State, document: Document, now: Instant, *, again: bool) -> 
 
 
 def _with_gap(state: State, continuity: Continuity) -> State:
-    """Add a gap between polls to the history of every event that it covered."""
+    """Add a gap between polls to every tracked event that it covers."""
     if continuity.steady or not state.tracked:
         return state
     return replace(state, tracked={key: _gapped(tracked, continuity) for key, tracked in state.tracked.items()})
@@ -172,7 +171,7 @@ def _gapped(tracked: TrackedEvent, continuity: Continuity) -> TrackedEvent:
 
 
 def _before(state: State, key: str) -> TrackedEvent:
-    """The history of an id: of a tracked or closed event, or a new one, whose record numbers repeat none of before."""
+    """Return the tracked or closed event of an id, or a new one whose record numbers repeat no earlier ones."""
     return state.tracked_or_closed(key) or replace(
         _NEW,
         numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY,
@@ -186,7 +185,7 @@ _NEW = TrackedEvent(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed
 
 
 def _follow(before: TrackedEvent, event: Event, continuity: Continuity) -> tuple[TrackedEvent, Transition | None]:
-    """The history of one event of the new document, and its transition if there is one."""
+    """Return one event of the new document as tracked event, and its transition if there is one."""
     present = before.closed is None
     phase = _shown(event)
     changed = changes(before.event, event) if present else {}
@@ -210,8 +209,10 @@ def _follow(before: TrackedEvent, event: Event, continuity: Continuity) -> tuple
 
 
 def _first_seen(before: TrackedEvent, event: Event, continuity: Continuity) -> TrackedEvent:
-    """A new history. From an earlier event with the same id it keeps the record numbers and the approval: Azure may
-    have taken it, and an id that comes and goes must not evade the backoff between two attempts."""
+    """Return a new tracked event, with the record numbers and the approval of an earlier event with the same id.
+
+    Azure may have accepted that approval, and an id that disappears and returns must not evade the backoff.
+    """
     return TrackedEvent(
         event=event,
         phase=Phase.UNKNOWN,
@@ -229,7 +230,7 @@ def _first_seen(before: TrackedEvent, event: Event, continuity: Continuity) -> T
 def _moved(
     before: TrackedEvent, event: Event, kind: TransitionKind | None, *, changed: bool, continuity: Continuity
 ) -> TrackedEvent:
-    """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
+    """Return `before` with the event of the new document. An unknown status leaves the phase unchanged."""
     phase = _shown(event)
     starting = before.started_at is None and kind is TransitionKind.STARTED
     return replace(
@@ -252,10 +253,11 @@ def _moved(
 
 
 def _started_by(before: TrackedEvent, continuity: Continuity) -> StartedBy:
-    """Who let an event start. Well before NotBefore without an approval of this VM: another VM, ARM, or Azure itself.
+    """Return what started an event.
 
-    An id belongs to one event: an accepted approval of it counts, whatever the clocks did since, and also if the event
-    was absent in between.
+    A start well before NotBefore without an approval of this VM was caused by another VM, ARM, or Azure itself. An id
+    belongs to one event: an accepted approval of it counts whatever the clocks did since, even if the event was absent
+    in between.
     """
     if before.approval.accepted_at is not None:
         return StartedBy.THIS_VM
@@ -269,8 +271,10 @@ def _started_by(before: TrackedEvent, continuity: Continuity) -> StartedBy:
 
 
 def _leave(before: TrackedEvent, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
-    """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id, one
-    of those in `started` by their likeness."""
+    """Return the closing transition of an event: CANCELED only if nothing else can have happened.
+
+    An event that may continue under a new id, one of those in `started` by their likeness, is ENDED.
+    """
     before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
@@ -303,7 +307,7 @@ def _unseen(before: TrackedEvent, continuity: Continuity) -> tuple[str, ...]:
 
 
 def _bounded(tracked: dict[str, TrackedEvent], budget: int) -> dict[str, TrackedEvent]:
-    """At most `budget` bytes of fields that only earlier documents held: each document could add its whole size."""
+    """Limit fields that only earlier documents contained to `budget` bytes: each document could add its whole size."""
     for key, entry in sorted(tracked.items(), key=lambda item: item[1].earlier_bytes):  # the smallest stay
         budget -= entry.earlier_bytes
         if budget < 0 < entry.earlier_bytes:
@@ -312,7 +316,7 @@ def _bounded(tracked: dict[str, TrackedEvent], budget: int) -> dict[str, Tracked
 
 
 def phase_of(event: Event | TrackedEvent) -> Phase:
-    """The phase of an event by its status alone; UNKNOWN for a status that this version does not know."""
+    """Return the phase of an event by its status only; UNKNOWN for a status that this version doesn't know."""
     try:
         return Phase(event.status or "")
     except ValueError:
@@ -320,19 +324,19 @@ def phase_of(event: Event | TrackedEvent) -> Phase:
 
 
 def _shown(event: Event) -> Phase:
-    """The phase that a document shows: STARTED also if the id is there a second time, as Started."""
+    """Return the phase that a document shows: also STARTED if it contains the id a second time, as Started."""
     return Phase.STARTED if event.started_twin else phase_of(event)
 
 
 def likeness(event: Event | TrackedEvent) -> Likeness | None:
-    """What two ids of one event have in common, by which one can replace the other; None where that is not known."""
+    """Return the type and resources that two ids of one event share, if one replaces the other; None if unknown."""
     if event.event_type is None or event.resources is None:
         return None
     return event.event_type, frozenset(map(folded, event.resources))
 
 
 def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness | None, str]:
-    """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
+    """Return the ids that are new and Started, by their likeness. Some simulators give each status a new id."""
     ids: dict[Likeness | None, str] = {}
     for event in events:
         like = likeness(event) if _shown(event) is Phase.STARTED and event.key not in known else None
@@ -342,9 +346,10 @@ def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likenes
 
 
 def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
-    """Azure's fields that differ, with old and new value.
+    """Return Azure's fields that differ, with old and new value.
 
-    Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
+    Not included: a move between the known statuses, losing NotBefore at the start, another spelling of the id or a
+    time.
     """
     names = {*old.raw, *new.raw} - {"EventId", "EventStatus"}
     changed: dict[str, tuple[Any, Any]] = {}
@@ -365,11 +370,11 @@ def _same_not_before(old: Event, new: Event) -> bool:
 
 
 MAX_REJECTIONS_RECORDED: Final = 20
-"""For one document, so that a malformed one does not fill the outbox."""
+"""Limit for one document, so that a malformed one doesn't fill the outbox."""
 
 
 def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
-    """The rejections that are new with this document; each is recorded once while it stays in the document."""
+    """Return the rejections that are new with this document; each is recorded once while it remains in the document."""
     prints = {_fingerprint(item): item for item in document.rejected}
     fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
     tracked = dict(state.tracked)

@@ -1,11 +1,13 @@
-"""What is kept of events that are over, and for how long.
+"""Memory of ended events: what is kept, and for how long.
 
-Three stores, each bounded by bytes. The histories of events with published records: if the id returns, its record
-numbers continue. The approvals that were sent: Azure may show a past event again, and an approval is never sent twice.
-The ids that were seen Started: there is nothing left to approve, whatever the document holds later.
+Three stores, each bounded by bytes:
 
-Approvals and ids are kept for 30 days, and longer until their space is needed: the clock that their age is read from
-may be wrong for a while. If there is no space for 30 days of them, nothing is approved.
+- Closed events with published records: if the id returns, its record numbers continue.
+- Sent approvals: Azure may show a past event again, and an approval is never sent twice.
+- Ids that were seen Started: they can't be approved, whatever the document contains later.
+
+Approvals and ids are kept for 30 days, and longer until their space is needed: the clock that determines their age may
+be wrong for a while. If 30 days of them don't fit, nothing is approved.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from exporter.core.state import Approval, State, TrackedEvent
 T = TypeVar("T")
 
 CLOSED_KEPT: Final = 32
-"""Histories, which are written with every commit. What must be remembered for longer, what was sent and what Started,
-has stores of its own."""
+"""Maximum number of closed events, which are written with every commit. Sent approvals and Started ids are kept longer,
+in their own stores."""
 SENT_KEPT: Final = timedelta(days=30)
 _TRACKED_EVENT_BYTES: Final = 1024  # of a history beside Azure's own object
 _SENT_BYTES: Final = 320  # of an approval, beside the id
@@ -32,9 +34,10 @@ _LONGEST_STARTED_BYTES: Final = 400 + _STARTED_BYTES
 
 
 def close(state: State, gone: Iterable[TrackedEvent], now: datetime, budget: int) -> State:
-    """Keep the newest histories of events that are gone, and none of those that came back.
+    """Keep the newest closed events, and none of those that returned.
 
-    `budget` is in bytes, for the three stores together; a quarter is for histories, half for what was sent.
+    `gone` are the events that left the document. `budget` is in bytes for the three stores together: a quarter is for
+    closed events, half for sent approvals.
     """
     closed = {key: tracked for key, tracked in state.closed.items() if key not in state.tracked}
     forgotten: list[TrackedEvent] = []
@@ -55,12 +58,12 @@ def close(state: State, gone: Iterable[TrackedEvent], now: datetime, budget: int
 
 
 def without_closed_events(state: State, now: datetime, budget: int) -> State:
-    """The state without histories of events that are over: if space is short, they go before undelivered records."""
+    """Return the state without closed events: if space is short, they are dropped before undelivered records."""
     return _forget(replace(state, closed={}), state.closed.values(), now, budget)
 
 
 def memory_full(state: State, now: datetime, budget: int) -> bool:
-    """Whether one more approval or Started id might make one be forgotten before its 30 days are over, or has done so.
+    """Return whether one more approval or Started id may drop one before its 30 days have passed, or has done so.
 
     `budget` is as for `close`.
     """
@@ -74,7 +77,7 @@ def memory_full(state: State, now: datetime, budget: int) -> bool:
 
 
 def _recorded(tracked: TrackedEvent) -> bool:
-    """Whether records of this event were published: only then are there record numbers to continue."""
+    """Return whether records of this event were published: only then are there record numbers to continue."""
     return any(tracked.numbers.get(kind) for kind in tracked.numbers if kind)
 
 
@@ -84,7 +87,7 @@ def _weight(tracked: TrackedEvent) -> int:
 
 
 def _forget(state: State, forgotten: Iterable[TrackedEvent], now: datetime, budget: int) -> State:
-    """Drop histories, but keep which approvals were sent and which ids were Started."""
+    """Drop closed events, but keep which approvals were sent and which ids were Started."""
     gone = list(forgotten)
     evicted = sum(1 for tracked in gone if _recorded(tracked))
     return replace(
@@ -108,7 +111,7 @@ def _sent(
 
 
 def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
-    """If there is no space for 30 days, the oldest go, which come first: `memory_full` holds approvals then."""
+    """Return the Started ids without the oldest, which come first, if 30 days don't fit (`memory_full` holds then)."""
     if not gone:
         return before
     again = set(gone)
@@ -117,7 +120,7 @@ def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime,
 
 
 def _fitting(given: dict[str, T], droppable: Iterable[str], each: int, budget: int) -> dict[str, T]:
-    """What is left after as many were dropped as is needed."""
+    """Return what remains after dropping as many as needed."""
     excess = _bytes(given, each) - budget
     for key in droppable:
         if excess <= 0:
@@ -128,7 +131,7 @@ def _fitting(given: dict[str, T], droppable: Iterable[str], each: int, budget: i
 
 
 def _is_full(times: Mapping[str, datetime | None], now: datetime, each: int, budget: int) -> bool:
-    """Whether the ids that must be kept take more than the budget."""
+    """Return whether the ids that must be kept exceed the budget."""
     if _bytes(times, each) <= budget:
         return False
     return _bytes([key for key, at in times.items() if _lasts(at, now)], each) > budget
@@ -143,13 +146,13 @@ def _lasts(since: datetime | None, now: datetime) -> bool:
 
 
 def number(tracked: TrackedEvent, kind: str, first: int = 1) -> tuple[int, TrackedEvent]:
-    """The next number of a record of this kind about this event, and the history that contains it."""
+    """Return the next number of a record of this kind about this event, and the tracked event that contains it."""
     following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
     return following, replace(tracked, numbers={**tracked.numbers, kind: following})
 
 
 def with_tracked(state: State, tracked: TrackedEvent) -> State:
-    """The state with this event's history replaced. Of an event whose history was dropped only the approval is kept."""
+    """Return the state with this tracked event replaced. If it was dropped, only the approval is kept."""
     if tracked.key in state.tracked:
         return replace(state, tracked={**state.tracked, tracked.key: tracked})
     if tracked.key in state.closed:

@@ -1,4 +1,4 @@
-"""The types of the policy and of decisions: modes, rules, reasons, and the context and result of a decision."""
+"""Types of the policy and of decisions: modes, rules, reasons, and the context and result of a decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from exporter.core.state import EMPTY, Instant
 
 
 class Mode(StrEnum):
-    """What is done about decisions: none are made, they are only recorded, or approvals are sent."""
+    """Whether decisions are made (not in `off`) and approvals sent (only in `enforce`)."""
 
     OFF = "off"
     DRY_RUN = "dry-run"
@@ -26,7 +26,7 @@ class Mode(StrEnum):
 
 
 class Coordination(StrEnum):
-    """Which of the VMs in `Resources` may approve: the first name, any, or only a VM that is named alone."""
+    """Which of the VMs in `Resources` may approve: the first name, any, or only a VM that is the single name."""
 
     LEADER = "leader"
     ANY = "any"
@@ -34,9 +34,9 @@ class Coordination(StrEnum):
 
 
 class Presence(StrEnum):
-    """Whether there is a file at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT.
+    """Whether a file exists at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT.
 
-    UNTRUSTED: a summary that is no administrator may decide what is there. It holds as UNKNOWN does.
+    UNTRUSTED: an account that is no administrator may decide what is there. It holds like UNKNOWN.
     """
 
     PRESENT = "present"
@@ -46,7 +46,7 @@ class Presence(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a decision comes to."""
+    """The result of a decision."""
 
     APPROVE = "approve"
     HOLD = "hold"
@@ -76,7 +76,7 @@ class Reason(StrEnum):
     OUTBOX_UNWRITABLE = "outbox-unwritable"
     DRY_RUN = "dry-run"
     NONE = ""
-    """No reason applies: approved."""
+    """No reason applies: the event is approved."""
 
 
 OF_CONTENT: Final = frozenset(
@@ -90,18 +90,18 @@ OF_CONTENT: Final = frozenset(
         Reason.TOO_MANY_RESOURCES,
     }
 )
-"""Reasons that depend on the event's content alone: an approved event that changes into one of these is outdated."""
+"""Reasons that depend only on the event's content: an approved event that changes into one of these is outdated."""
 NOT_PUBLISHED: Final = frozenset({Reason.NOT_SCHEDULED, Reason.ALREADY_APPROVED})
 """Reasons that the event's own records already show."""
 
 
 class Rule(Struct, frozen=True):
-    """What an event must be to be approved, as the settings file has it: `[approval] rules`.
+    """The conditions for approving an event, as in the settings file: `[approval] rules`.
 
-    Words match exactly and keep the order in which they were given; durations are seconds; None sets no condition.
-    `settle` is for how many seconds the event must be unchanged, `require_file` the path of a file that must exist,
-    `when_quiet` asks that no other event is Started, `max_resources` is the most names that `Resources` may have, and
-    `hours` are when it may be approved.
+    Values match exactly and keep their order; durations are seconds; None sets no condition. `settle` is for how many
+    seconds the event must be unchanged. `require_file` is the path of a file that must exist. `when_quiet` requires
+    that no other event is Started. `max_resources` is the maximum number of names in `Resources`, and `hours` are when
+    the event may be approved.
     """
 
     name: str
@@ -117,17 +117,17 @@ class Rule(Struct, frozen=True):
 
     @property
     def asks_duration(self) -> bool:
-        """Whether the rule has a bound for `DurationInSeconds`."""
+        """Whether the rule limits `DurationInSeconds`."""
         return self.min_duration is not None or self.max_duration is not None
 
     def unreadable(self, event: Event) -> str:
-        """Azure's name of the field that this rule needs and that can't be read; empty when there is none."""
+        """Return Azure's name of the field that this rule needs and that can't be read; empty if there is none."""
         if self.event_source is not None and event.source is None:
             return "EventSource"
         return "DurationInSeconds" if self.asks_duration and event.duration is None else ""
 
     def differs(self, event: Event) -> str:
-        """Azure's name of the first field that does not match; empty when the rule matches."""
+        """Return Azure's name of the first field that doesn't match; empty if the rule matches."""
         if event.event_type not in self.event_type:
             return "EventType"
         if self.event_source is not None and event.source not in self.event_source:
@@ -154,39 +154,39 @@ class Policy(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
-    """The inputs of a run besides state, observation and policy, as the shell read them just before."""
+    """Inputs of a run besides state, observation, and policy, as the shell read them just before."""
 
     now: Instant
     process_start: Instant
     identity: VmIdentity = VmIdentity()
     files: Mapping[str, Presence] = EMPTY
-    """The presence of each file that the policy asks for (`decision.files_to_check`)."""
+    """Presence of each file that the policy names (`decision.files_to_check`)."""
     writable: bool = True
-    """The outbox accepts writes, so that decisions can be recorded."""
+    """Whether the outbox accepts writes, so that decisions can be recorded."""
     pending: frozenset[str] = frozenset()
     """Keys of the events whose POST is in flight or queued."""
     sends: bool = True
-    """Due approvals are returned to be sent. False in `replay`, which takes what was sent from the recording."""
+    """Whether due approvals are returned to be sent. False in `replay`, which reads sent ones from the recording."""
     watching: bool = True
-    """Interruptions are observed. False where documents alone are replayed."""
+    """Whether interruptions are observed. False if only documents are replayed."""
     poll_interval: float = 1.0
     """Seconds."""
     all_events: bool = False
-    """Records are also published for events of other VMs (`records.scope`)."""
+    """Whether records are also published for events of other VMs (`records.scope`)."""
     event_memory_bytes: int = EVENT_MEMORY_BYTES
-    """The most bytes that the histories of events that are over may take."""
+    """Maximum size of the memory of ended events (`core.memory`)."""
     version: str = ""
     random_key: str = ""
-    """The VM key of record ids where neither the id nor the name of the VM is known."""
+    """VM key of record ids if neither the id nor the name of the VM is known."""
 
 
 class Decision(Struct, frozen=True):
-    """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
+    """The decision on one event: verdict, reason, name of the rule that matched, and the fields that were used.
 
-    `key` is the event's; `finding` is what was found where the reason applies, a clause, empty if the reason says it
-    all; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some; `approved_now`
-    are the keys of the events that are approved on the same document, and are not marked in the state yet.
-    `event` is the document's, which alone it rests on; `now` is what the event is last known to be.
+    `key` is the event's. `finding` is a clause with what was found for the reason; empty if the reason is enough.
+    `fields` are JSON values under Azure's names, `vm_name`, and the rule's `hours` if it has some. `approved_now` are
+    the keys of events that are approved on the same document but not marked in the state yet. `event` is the
+    document's, the only basis of the decision; `now` is the event as last known.
     """
 
     key: str
@@ -231,13 +231,13 @@ _WHY: Final[Mapping[Reason, str]] = {
 
 
 def reason_text(decision: Decision) -> str:
-    """The reason of a decision as a clause, with what was found."""
+    """Return the reason of a decision as a clause, with the finding."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
     return f"{_WHY[decision.reason]}{rule}{f': {decision.finding}' if decision.finding else ''}"
 
 
 def decision_summary(decision: Decision, mode: Mode) -> dict[str, str | None]:
-    """The current decision as JSON values, for page, status, and event files."""
+    """Return the current decision as JSON values, for page, status, and event files."""
     return {
         "decision": decision.verdict.value,
         "reason": decision.reason.value or None,
@@ -252,7 +252,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 def prepared_path(rule: Rule, event: Event) -> str | None:
-    """The path of `require_file` for this event; None when there is none, or the id is not safe as a part of a path."""
+    """Return the path of `require_file` for this event; None if there is none or the id is unsafe in a path."""
     if not rule.require_file:
         return None
     if "{event_id}" not in rule.require_file:

@@ -1,10 +1,15 @@
-"""Makes records, with ids that are the same whenever the same fact is recorded again.
+"""Makes records, with ids that are the same if the same fact is recorded again.
 
-The id is a UUID (version 5) in the namespace `NAMESPACE` of four lines joined by a newline: the VM key (vmId, else the
-VM's name, else a random one; fixed in the state at first use), the EventId case-folded, which for a GUID is in lower
-case (empty for VM-wide kinds), the kind, and a number that counts the records of this kind and event (for kinds that
-are not transitions it begins with the birth of the state in milliseconds). The number is kept in the state and
-committed with the record, so the same fact read again after a crash has the same id.
+The id is a UUID (version 5) in the namespace `NAMESPACE`, of four lines joined by a newline:
+
+- the VM key: vmId, else the VM's name, else a random one; fixed in the state at first use
+- the EventId in ASCII lower case; empty for VM-wide kinds
+- the kind
+- the number of the record among those of this kind and event; for kinds that are not transitions, counting begins with
+  the birth of the state in milliseconds
+
+The number is kept in the state and committed with the record, so the same fact read again after a crash has the same
+id.
 """
 
 from __future__ import annotations
@@ -51,14 +56,14 @@ class RecordFactory(Struct, frozen=True):
     incarnation: int | None = None
     mode: Mode = Mode.DRY_RUN
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What is known about the time between two processes, such as a new boot."""
+    """What is known about the time between two processes, for example a new boot."""
     watching: bool = True
-    """Whether interruptions are observed: not where documents alone are replayed."""
+    """Whether interruptions are observed; False if only documents are replayed."""
 
     def about_event(  # noqa: PLR0917  # the parts of one record
         self, state: State, tracked: TrackedEvent, kind: str, severity: str, message: str, specific: Data
     ) -> tuple[State, Record]:
-        """A record about one event; the event's history in the returned state holds its number."""
+        """Return a record about one event; the tracked event in the returned state contains its number."""
         first = 1 if kind in _TRANSITIONS else 1 + int(state.birth.timestamp() * 1000)
         count, numbered = number(state.tracked_or_closed(tracked.key) or tracked, kind, first)
         event, event_now = tracked.event, EventNow(tracked, self.vm.name)
@@ -75,7 +80,7 @@ class RecordFactory(Struct, frozen=True):
         return with_tracked(state, numbered), record
 
     def about_vm(self, state: State, kind: str, severity: str, message: str, specific: Data) -> tuple[State, Record]:
-        """A VM-wide record. Numbers begin with the birth of the state: after a lost state no id repeats."""
+        """Return a VM-wide record. Numbers begin with the birth of the state: after a lost state no id repeats."""
         count = state.numbers.get(kind, int(state.birth.timestamp() * 1000)) + 1
         data = {"event": None, "transition": None, "affects_self": None, **specific}
         record = self._record(state, None, count, kind, severity, message, data)
@@ -107,7 +112,7 @@ class RecordFactory(Struct, frozen=True):
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
-        """The record of one transition of an event; that of a closing one holds the summary."""
+        """Return the record of one transition of an event; that of a closing one contains the summary."""
         tracked = transition.tracked
         data: dict[str, Any] = {"gap_seconds": rounded(transition.gap)}
         if transition.newly_seen:
@@ -139,7 +144,7 @@ class RecordFactory(Struct, frozen=True):
         )
 
     def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
-        """`approval.decided`."""
+        """Return the `approval.decided` record of a decision on a tracked event."""
         tracked = state.tracked[decision.key]
         data = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
@@ -147,7 +152,7 @@ class RecordFactory(Struct, frozen=True):
         return self.about_event(state, tracked, RecordKind.APPROVAL_DECIDED, "INFO", message, data)
 
     def accepted(self, state: State, tracked: TrackedEvent) -> tuple[State, Record]:
-        """`approval.accepted`: a POST was answered 200."""
+        """Return the `approval.accepted` record of a POST that returned HTTP 200."""
         data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
         message = f"Azure accepted this VM's approval of {event_label(tracked)} (rule {tracked.approval.rule})"
         return self.about_event(state, tracked, RecordKind.APPROVAL_ACCEPTED, "INFO", message, data)
@@ -155,7 +160,7 @@ class RecordFactory(Struct, frozen=True):
     def failed(
         self, state: State, tracked: TrackedEvent, reason: str, status_code: int | None, error: str
     ) -> tuple[State, Record]:
-        """`approval.failed`: a POST was answered otherwise (`status_code`), or not at all (None)."""
+        """Return the `approval.failed` record of a POST with another HTTP status, or without a response (None)."""
         attempts = tracked.approval.attempts
         count = tracked.approval.failures.get(reason, 0)
         data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
@@ -163,7 +168,7 @@ class RecordFactory(Struct, frozen=True):
         return self.about_event(state, tracked, RecordKind.APPROVAL_FAILED, "WARN", message, data)
 
     def outdated(self, state: State, tracked: TrackedEvent, reason: str) -> tuple[State, Record]:
-        """`approval.outdated`: why an event that was approved would be held now."""
+        """Return the `approval.outdated` record: `reason` is why an approved event would now be held."""
         data = {"reason": reason, "rule": tracked.approval.rule}
         message = f"{event_label(tracked)} changed after this VM approved it and would now be held: {reason}"
         return self.about_event(state, tracked, RecordKind.APPROVAL_OUTDATED, "ERROR", message, data)
@@ -171,9 +176,9 @@ class RecordFactory(Struct, frozen=True):
     def interruption(
         self, state: State, interruption: Interruption, tracked: TrackedEvent | None, *, failing: bool = False
     ) -> tuple[State, Record]:
-        """`interruption.observed` at the time of observation, with the event that it is attributed to, if any.
+        """Return the `interruption.observed` record, at the time of observation, with the attributed event, if any.
 
-        `failing`: the metadata service gave no document then, so that an event may have started unseen.
+        `failing`: polls were failing at that time, so an event may have started unobserved.
         """
         kind, seconds = interruption.kind.value, interruption.seconds
         factory = replace(self, now=interruption.at.wall)
@@ -199,14 +204,16 @@ class RecordFactory(Struct, frozen=True):
         )
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
-        """`source.unavailable`: polls fail since `lasted` seconds ago, the last one for this reason."""
+        """Return the `source.unavailable` record: polls have failed for `lasted` seconds, the last one for `reason`."""
         message = f"The metadata service has been failing for {lasted:.0f} s: {reason}"
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, RecordKind.SOURCE_UNAVAILABLE, "ERROR", message, data)
 
     def recovered(self, state: State, outage: Outage, absent: float | None) -> tuple[State, Record]:
-        """`source.recovered`, after polls failed for `outage.silent` seconds, and no agent polled for `absent` seconds;
-        None where that is not known."""
+        """Return the `source.recovered` record.
+
+        Polls failed for `outage.silent` seconds, and no agent polled for `absent` seconds (None if unknown).
+        """
         failed = f"{outage.silent:.0f} s" if outage.silent >= 1 else "less than a second"
         away = f"; the agent was not running for {absent:.0f} s in between" if absent else ""
         if absent is None:
@@ -221,11 +228,11 @@ class RecordFactory(Struct, frozen=True):
         return self.about_vm(state, RecordKind.SOURCE_RECOVERED, "INFO", message, data)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
-        """`source.anomaly`; `word` is one of `continuity.ANOMALIES`."""
+        """Return the `source.anomaly` record of one of `continuity.ANOMALIES`."""
         return self.about_vm(state, RecordKind.SOURCE_ANOMALY, "WARN", ANOMALIES[word], {"anomaly": word})
 
     def rejection(self, state: State, rejection: Rejection) -> tuple[State, Record]:
-        """`event.rejected`: an element of the document that is not, or not wholly, understood."""
+        """Return the `event.rejected` record of an element that can't be tracked or has invalid fields."""
         data = {"fault": rejection.fault}
         if rejection.key and rejection.key in state.tracked:
             tracked = state.tracked[rejection.key]
@@ -240,8 +247,10 @@ class RecordFactory(Struct, frozen=True):
 
 
 def _null_for(nothing: object, value: Any) -> Any:
-    """`value` with null for everything in it that is equal to `nothing`: an empty text, which is one that is not known,
-    or -1, by which Azure says that it does not know."""
+    """Return `value` with null for everything in it that is equal to `nothing`, the value for "not known".
+
+    That is an empty text, or -1 in Azure's fields.
+    """
     if isinstance(value, dict):
         return {name: _null_for(nothing, item) for name, item in value.items()}
     if isinstance(value, list):
@@ -250,7 +259,7 @@ def _null_for(nothing: object, value: Any) -> Any:
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
-    """A decision as records hold it."""
+    """Return a decision as records contain it."""
     return {
         "verdict": decision.verdict.value,
         "reason": decision.reason.value or None,
@@ -268,9 +277,9 @@ def event_summary(
     last_published: TrackedEvent | None = None,
     watching: bool = True,
 ) -> dict[str, Any]:
-    """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known".
+    """Return the summary of an ended event. Times are RFC 3339, durations are seconds, null is "not known".
 
-    `last_published` is the history as it was last told, where that is another (`Transition.last_published`).
+    `last_published` is the tracked event as last published, if that differs (`Transition.last_published`).
     """
     event, last = tracked.event, last_published or tracked
     notice = None
@@ -310,7 +319,7 @@ def event_summary(
 
 
 def severity(transition: Transition) -> str:
-    """WARN for what restarts, moves or deletes the VM and for an end that was not observed; INFO for the rest."""
+    """Return WARN if the VM is restarted, moved, or deleted, or the end was not observed; INFO otherwise."""
     if transition.kind is TransitionKind.ENDED:
         return "INFO" if NOT_THIS_VM in transition.unseen else "WARN"
     if transition.kind in (TransitionKind.COMPLETED, TransitionKind.CANCELED):
@@ -320,12 +329,12 @@ def severity(transition: Transition) -> str:
 
 
 def event_label(tracked: TrackedEvent) -> str:
-    """An event's type and id, for the middle of a sentence."""
+    """Return an event's type and id, for the middle of a sentence."""
     return f"{tracked.event_type or 'event of unknown type'} {tracked.event.event_id}"
 
 
 def sentence(transition: Transition, vm_name: str) -> str:
-    """A transition as a sentence, for a person."""
+    """Return a transition as a human-readable sentence."""
     tracked = transition.tracked
     event = EventNow(tracked, vm_name)
     resources = "this VM" if event.ownership is Ownership.OURS else _resources(tracked.resources)

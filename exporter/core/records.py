@@ -1,6 +1,6 @@
-"""Records: the one published form of what happened, and every published kind.
+"""Records: the published form of every recorded fact, and every published kind.
 
-One record = one CloudEvents 1.0 event = one OpenTelemetry log record = one Event Hubs message, one id in all three
+One record = one CloudEvents 1.0 event = one OpenTelemetry log record = one Event Hubs message, with one id in all three
 (`record_factory` derives it).
 """
 
@@ -27,7 +27,7 @@ CONTENT_TYPE: Final = "application/cloudevents+json"
 
 
 class RecordKind(StrEnum):
-    """The kinds of record that are no transition of an event, as published."""
+    """Published kinds of record that are not transitions of an event."""
 
     APPROVAL_DECIDED = "approval.decided"
     APPROVAL_ACCEPTED = "approval.accepted"
@@ -44,40 +44,39 @@ class RecordKind(StrEnum):
 
 
 KINDS: Final = (*map(str, TransitionKind), *map(str, RecordKind))
-"""Every published kind, those of transitions first."""
+"""Every published kind, transitions first."""
 
 
 # Which tags of this VM are published is configured, and never another one, since tags may hold secrets. Azure compares
 # their names without regard to case [Azure Resource Manager, Tag usage and recommendations]; they are published as they
 # are configured.
 MAX_TAGS: Final = 16
-"""Each is a label of `vm_info`, on each VM of a fleet."""
+"""Each tag is a label of `vm_info`, on each VM of a fleet."""
 MAX_TAG_NAME: Final = 512
-"""Characters, as Azure allows."""
+"""Maximum number of characters in Azure."""
 MAX_TAG_VALUE: Final = 256
-"""Characters, as Azure allows; a longer value is cut."""
+"""Maximum number of characters in Azure; a longer value is cut."""
 
 Tags = tuple[tuple[str, str], ...]
-"""Name, as configured, and value of each tag that is published; "" for one that the VM does not have, or that is not
-known."""
+"""Name (as configured) and value of each published tag; "" if the VM doesn't have it, or it is unknown."""
 
 _NO_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def tag_label(name: str) -> str:
-    """The label of a tag on `vm_info`."""
+    """Return the label of a tag on `vm_info`."""
     return "tag_" + _NO_LABEL.sub("_", name)
 
 
 def unknown_tags(names: Iterable[str]) -> Tags:
-    """The tags of a VM that has not been asked yet."""
+    """Return the tags of a VM before the metadata service has returned them."""
     return tuple((name, "") for name in names)
 
 
 class Vm(Struct, frozen=True):
-    """The identity of this VM in records and on gauges. Empty strings for what is not known.
+    """The identity of this VM in records and on gauges. Empty strings are unknown.
 
-    `tags` are those of its tags that the configuration names, in that order.
+    `tags` are the tags that the configuration names, in that order.
     """
 
     name: str = ""
@@ -104,14 +103,14 @@ class Vm(Struct, frozen=True):
 
 
 VM_TEXTS: Final = tuple(name for name in Vm.__struct_fields__ if name != "tags")
-"""The fields of a `Vm` that are texts, in the order in which they are published."""
+"""The text fields of a `Vm`, in the order in which they're published."""
 
 
 @lru_cache(8)
 def vm_data(vm: Vm) -> Mapping[str, Any]:
-    """The VM as records, event files and the status hold it; null for what is not known.
+    """Return the VM as in records, event files, and status; null for unknown values.
 
-    The same in each record: a VM has few identities in the life of a process.
+    Cached: a VM has few identities in the life of a process.
     """
     texts = {name: getattr(vm, name) or None for name in VM_TEXTS}
     found: Mapping[str, Any] = encodable({**texts, "tags": {name: value or None for name, value in vm.tags}})
@@ -119,21 +118,21 @@ def vm_data(vm: Vm) -> Mapping[str, Any]:
 
 
 class VmIdentity(Struct, frozen=True):
-    """The identity of this VM as far as it is known, and how far it can be trusted."""
+    """The identity of this VM as far as it's known, and how far it can be trusted."""
 
     vm: Vm = Vm()
     conflict: bool = False
-    """The configured name is not the one that the metadata service gives."""
+    """Whether the configured name differs from the one that the metadata service returns."""
     confirmed: bool = True
-    """The metadata service gave this name, or has none to give."""
+    """Whether the metadata service returned this name, or has none to return."""
 
 
 class Storable(Protocol):
-    """What the outbox needs of a record in order to write it."""
+    """What the outbox needs of a record to write it."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The record's id."""
 
     @property
     def subject(self) -> str:
@@ -141,10 +140,10 @@ class Storable(Protocol):
 
     @property
     def time(self) -> datetime:
-        """When it was observed."""
+        """Time of the observation."""
 
     def to_json(self) -> bytes:
-        """The structured CloudEvent, in UTF-8."""
+        """Return the structured CloudEvent in UTF-8."""
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -168,15 +167,17 @@ class Record(Struct, frozen=True):
 
     @property
     def readable_event(self) -> Mapping[str, Any]:
-        """Azure's object with the last readable value of each field that can't be read in it; empty for a record that
-        is about no event, also if it holds an element of the document."""
+        """Azure's object with the last readable value of each field that can't be read in it.
+
+        Empty for a record that isn't about an event, even if it contains an element of the document.
+        """
         event, earlier = self.data.get("event"), self.data.get("last_readable")
         if not self.data.get("event_id") or not isinstance(event, Mapping):
             return {}
         return {**event, **earlier} if isinstance(earlier, Mapping) else event
 
     def to_cloudevent(self) -> dict[str, Any]:
-        """The record as a CloudEvents 1.0 event, in its JSON form."""
+        """Return the record as a CloudEvents 1.0 event in its JSON form."""
         return {
             "specversion": "1.0",
             "id": self.id,
@@ -191,9 +192,9 @@ class Record(Struct, frozen=True):
         }
 
     def to_json(self) -> bytes:
-        """The structured CloudEvent, in UTF-8. Never raises: values that JSON can't carry are replaced.
+        """Return the structured CloudEvent in UTF-8. Never raises: values that JSON can't represent are replaced.
 
-        Records of `RecordFactory` are encodable already, so `encodable` only runs if the encoder refuses one.
+        Records of `RecordFactory` are encodable already, so `encodable` only runs if the encoder rejects one.
         """
         event = self.to_cloudevent()
         try:
@@ -206,7 +207,7 @@ class Record(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, body: bytes | str) -> Record:
-        """The record that `to_json` wrote; raises ValueError or KeyError for anything else."""
+        """Return the record that `to_json` wrote; raises ValueError or KeyError for anything else."""
         try:
             event = json.loads(body if isinstance(body, str) else body.decode())
             prefix, _, rest = event["type"].partition(".")
@@ -225,15 +226,15 @@ class Record(Struct, frozen=True):
 
 
 def timestamp(value: datetime) -> str:
-    """RFC 3339 in UTC with microseconds."""
+    """Return an instant as RFC 3339 in UTC with microseconds."""
     return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def optional_timestamp(value: datetime | None) -> str | None:
-    """An instant as it is published (`timestamp`); None for None."""
+    """Return an instant as published (`timestamp`); None for None."""
     return timestamp(value) if value is not None else None
 
 
 def rounded(seconds: float | None) -> float | None:
-    """A number of seconds as it is published: to the millisecond."""
+    """Return a number of seconds as published: to the millisecond."""
     return None if seconds is None else round(seconds, 3)

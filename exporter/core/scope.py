@@ -1,13 +1,13 @@
-"""Which events are in the scope of this VM, and which of their transitions it publishes and counts.
+"""Scope: which events concern this VM, and which of their transitions it publishes and counts.
 
-Each event that has a recorded beginning has exactly one recorded end. The document names events of neighbours too,
-`Resources` may change, and the name of this VM may become known late. So each event's history holds two facts: whether
-it is in scope, its beginning recorded and its end not yet (`in_scope`), and whose it was last known to be (`ownership`;
-the beginning of an event is counted when it becomes `OURS`). These and the current document determine what is published
-and counted now:
+Each event with a recorded beginning has exactly one recorded end. The document contains events of neighbours too,
+`Resources` may change, and the name of this VM may become known late. So each tracked event keeps two facts: whether
+it's in scope, its beginning recorded and its end not yet (`in_scope`), and its last known ownership (`ownership`; the
+beginning of an event is counted when it becomes `OURS`). These and the current document determine what is published and
+counted now:
 
     was in scope    is in scope
-    no              yes           it begins: `scheduled` or `started`; joined, if it was there before without this VM
+    no              yes           it begins: `scheduled` or `started`; joined, if it existed before without this VM
     yes             yes           its transitions
     yes             no            it left the scope: `ended`, not-this-vm
     no              no            nothing
@@ -39,13 +39,12 @@ from exporter.core.state import (
 
 
 class EventNow(NamedTuple):
-    """What an event is to a VM of this name now; `vm_name` is empty while it is not known. The one answer that the
-    gate, the page, the gauges, the event files and the records give.
+    """An event as it concerns a VM of this name now; `vm_name` is empty while it's unknown.
 
-    A document may hold a field that can't be read, or show an event as Scheduled that has started. Neither undoes what
-    is known: a field keeps its last readable value, and an event that has started stays so, until the event is no
-    longer in the document. Nothing is approved on such a value: for that a decision reads the document's own fields
-    (`core/decision.py`).
+    Gate, page, gauges, event files, and records all use it. A document may contain a field that can't be read, or show
+    an event as Scheduled that has started. Neither undoes what is known: a field keeps its last readable value, and an
+    event that has started remains Started until it's no longer in the document. Nothing is approved on such a value: a
+    decision reads the document's own fields (`core/decision.py`).
     """
 
     tracked: TrackedEvent
@@ -53,8 +52,10 @@ class EventNow(NamedTuple):
 
     @property
     def last_readable(self) -> dict[str, Any]:
-        """The last readable value, or None, of each of Azure's fields that can't be read in the document, or that it
-        holds twice. Not of NotBefore, for which there is `TrackedEvent.not_before`."""
+        """The last readable value, or None, of each Azure field that the document holds unreadable or twice.
+
+        NotBefore is not included: `TrackedEvent.not_before` has it.
+        """
         event = self.tracked.event
         names = {*event.faults, *event.disputed} & {*FIELDS} - {"EventId", "NotBefore"}
         resources = list(self.tracked.resources) if self.tracked.resources is not None else None
@@ -68,13 +69,13 @@ class EventNow(NamedTuple):
 
     @property
     def names_this_vm(self) -> bool | None:
-        """`ownership` as JSON has it; None if it is not known."""
+        """`ownership` for JSON; None if unknown."""
         ownership = self.ownership
         return None if ownership is Ownership.MAYBE else ownership is Ownership.OURS
 
     @property
     def phase(self) -> Phase:
-        """STARTED from when it was first seen Started; before that the last status that could be read."""
+        """STARTED once it was seen Started; before that the last readable status."""
         return phase_of(self.tracked) if self.tracked.started_at is None else Phase.STARTED
 
     @property
@@ -84,7 +85,7 @@ class EventNow(NamedTuple):
 
 
 def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Ownership:
-    """Whether `Resources` name this VM: whole names, case-insensitive in ASCII. MAYBE if either is not known."""
+    """Return whether `Resources` name this VM: whole names, case-insensitive in ASCII. MAYBE if either is unknown."""
     if resources is None or not vm_name:
         return Ownership.MAYBE
     wanted = folded(vm_name)
@@ -95,10 +96,10 @@ _BEGINS: Final = {Phase.SCHEDULED: TransitionKind.SCHEDULED, Phase.STARTED: Tran
 
 
 def apply_scope(before: State, step: DocumentStep, vm_name: str, all_events: bool) -> DocumentStep:
-    """The part of the step from `before` that a VM of this name publishes and counts, for all events or its own.
+    """Return the part of the step from `before` that a VM of this name publishes and counts.
 
-    `vm_name` is empty while it is not known. While document, name and scope are unchanged, the events are not examined
-    again.
+    `all_events` includes events of other VMs. `vm_name` is empty while it's unknown. While document, name, and scope
+    are unchanged, the events are not examined again.
     """
     scoped_as = (vm_name, all_events)
     if not step.changed and before.scoped_as == scoped_as:
@@ -140,7 +141,7 @@ class _Scope:
         self.rejections: list[Rejection] = []
 
     def on_event_removed(self, was: TrackedEvent, move: Transition) -> None:
-        """An event is not in the document any more. One that is known only now to be of this VM counts at both ends."""
+        """Publish and count the end of an event. One whose ownership becomes known only now counts at both ends."""
         if was.in_scope:
             self.published.append(move)
         if was.ownership is not Ownership.OURS:
@@ -150,7 +151,7 @@ class _Scope:
         self.counted.append(move)
 
     def on_event_present(self, was: TrackedEvent | None, after: TrackedEvent, move: Transition | None) -> TrackedEvent:
-        """An event is in the document. Returns its history, with `in_scope` and `ownership` as they are now."""
+        """Return an event of the document with its current `in_scope` and `ownership`."""
         was_in_scope, before = (bool(was.in_scope), was.ownership) if was else (False, None)
         ownership = self._ownership_now(was, before, after)
         in_scope = self._all or ownership is not Ownership.THEIRS
@@ -176,14 +177,14 @@ class _Scope:
         return after
 
     def _ownership_now(self, was: TrackedEvent | None, before: Ownership | None, after: TrackedEvent) -> Ownership:
-        """While this VM's name is not known: as before, or MAYBE if it was THEIRS and names other VMs now."""
+        """Return the ownership; while this VM's name is unknown: as before, or MAYBE if THEIRS has other Resources."""
         ownership = EventNow(after, self._vm_name).ownership
         if ownership is not Ownership.MAYBE or was is None or before is None:
             return ownership
         return Ownership.MAYBE if before is Ownership.THEIRS and was.resources != after.resources else before
 
     def _first_seen_now(self, tracked: TrackedEvent) -> TrackedEvent:
-        """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
+        """Return an event that now names this VM, as first seen now. Its approval and `started_before` stay."""
         return replace(
             tracked,
             first_seen=self._now,
@@ -217,16 +218,20 @@ class _Scope:
             self.published.append(self._left(was, after, move))
 
     def _beginnings(self, tracked: TrackedEvent) -> Iterator[Transition]:
-        """The transitions to count for an event that is known from now on to be of this VM. Without a known status
-        there are none: such an event counts when it has one, or at its end."""
+        """Yield the transitions to count for an event that is known from now on to be of this VM.
+
+        Without a known status there are none: such an event counts when it has one, or at its end.
+        """
         if tracked.scheduled_seen:
             yield replace(self._move(TransitionKind.SCHEDULED, tracked, None), newly_seen=True)
         if tracked.phase is Phase.STARTED:
             yield replace(self._move(TransitionKind.STARTED, tracked, None), newly_seen=not tracked.scheduled_seen)
 
     def _left(self, was: TrackedEvent, tracked: TrackedEvent, move: Transition | None) -> Transition:
-        """The closing transition of an event that stays in the document without this VM; `was` is its history before
-        that document."""
+        """Return the closing transition of an event that stays in the document without this VM.
+
+        `was` is the tracked event before that document.
+        """
         over = replace(tracked, closed=self._now, outcome=TransitionKind.ENDED)
         ending = self._move(TransitionKind.ENDED, over, move)
         return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), last_published=was)

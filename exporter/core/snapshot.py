@@ -1,4 +1,4 @@
-"""The status of the agent at one moment, as one immutable value: gauges, landing page and gate are computed from it.
+"""The status of the agent at one moment, as one immutable value: gauges, landing page, and gate are computed from it.
 
 The agent replaces the whole value after each poll; a reader on another thread takes it once, for a consistent view.
 """
@@ -19,14 +19,14 @@ from exporter.core.scope import EventNow
 from exporter.core.state import Instant, Ownership, State
 
 WARMING_SECONDS: Final = 300.0
-"""Azure delivers events at the latest five minutes after the first answer [Enabling and disabling]."""
+"""Azure delivers events at most five minutes after the first response [Enabling and disabling]."""
 STALE_SECONDS: Final = 30.0
 STALE_POLLS: Final = 10
 DESTINATIONS: Final = ("event_hubs", "otlp")
 HARMLESS: Final = frozenset({"Freeze"})
-"""Event types through which the VM keeps running, but for a pause [Event properties]."""
+"""Event types during which the VM keeps running, except for a pause [Event properties]."""
 DOWN: Final = frozenset(KNOWN_TYPES) - HARMLESS
-"""Event types that take the VM down, for a while or for good."""
+"""Event types that take the VM down, temporarily or permanently."""
 
 
 class DestinationStatus(Struct, frozen=True):
@@ -50,15 +50,17 @@ class OutboxStatus(Struct, frozen=True):
 
 
 class EventFilesStatus(Struct, frozen=True):
-    """The files for local software: their folder, "" where none is configured, and why they are not as they should be,
-    a sentence."""
+    """The files for local software. `path` is their folder, "" if none is configured.
+
+    `error` is a sentence: why the files are not up to date.
+    """
 
     path: str = ""
     error: str = ""
 
 
 class Status(Struct, frozen=True):
-    """The agent at one moment. Of the source, and of what was decided, `state.process` has the newest."""
+    """The agent at one moment. `state.process` has the newest values of the metadata service and the decisions."""
 
     started: Instant
     state: State
@@ -67,9 +69,9 @@ class Status(Struct, frozen=True):
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER
     held: bool = False
-    """The hold file is there, or not clearly absent."""
+    """Whether the hold file exists, or its absence can't be verified."""
     files: Mapping[str, Presence] = field(default_factory=dict)
-    """What the last look found of the files that approvals ask for, by path."""
+    """Presence, at the last check, of the files that approvals need, by path."""
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()
@@ -77,7 +79,7 @@ class Status(Struct, frozen=True):
 
     @property
     def events(self) -> tuple[EventNow, ...]:
-        """The events of the document, as they are to this VM now."""
+        """The events of the document, as they concern this VM now."""
         name = self.vm.name
         return tuple([EventNow(tracked, name) for tracked in self.state.tracked.values()])
 
@@ -88,40 +90,45 @@ class Status(Struct, frozen=True):
 
     @property
     def may_hold_own_event(self) -> bool:
-        """Whether the document may hold an event of this VM: also if the last poll failed or the VM's name is not
-        known."""
+        """Whether the document may contain an event of this VM.
+
+        Also True if the last poll failed or the VM's name is unknown.
+        """
         state = self.state
         is_known = state.process.source.up and self.vm.name
         return not is_known or any(event.ownership is not Ownership.THEIRS for event in state.tracked.values())
 
     @property
     def last_read(self) -> datetime | None:
-        """When the document was last read: by an earlier process only once the first poll of this one has ended."""
+        """Time at which the document was last read.
+
+        A time of an earlier process counts only once the first poll of this one has ended.
+        """
         last, source = self.state.last_good, self.state.process.source
         read = source.success or (last if source.last_poll is not None else None)
         return read.wall if read else None
 
     @property
     def knows_its_events(self) -> bool:
-        """Whether this process has read a document and the VM's name is known: what is not there now is over."""
+        """Whether this process has read a document and knows the VM's name, so that an absent event has ended."""
         return self.state.process.source.success is not None and bool(self.vm.name)
 
     @property
     def stale_after(self) -> float:
-        """The seconds after which the last good document is too old to say what is planned: 30, or ten polls."""
+        """Seconds after which the last valid document is too old to show what is planned: 30, or ten polls."""
         return max(STALE_SECONDS, STALE_POLLS * self.poll_interval)
 
     def fresh(self, now: Instant) -> bool:
-        """Whether this process has read a document that is not older than `stale_after`."""
+        """Return whether this process has read a document that is not older than `stale_after`."""
         success = self.state.process.source.success
         age = now.since(success) if success else None
         return age is not None and age <= self.stale_after
 
     def warming(self, now: Instant) -> bool:
-        """Whether Azure may still be enabling the service: an empty document does not mean "nothing planned" then.
+        """Return whether Azure may still be enabling the service: an empty document doesn't mean "nothing planned".
 
-        If an earlier process had the first answer, the time until this process began is measured by the wall clock. If
-        that was set back, it counts as 0, so that warming takes at most twice as long.
+        If an earlier process got the first response, the time until this process began is measured by the wall clock.
+        If that was set back, it counts as 0, so that warming takes at most twice as long.
         """
         first, flowing = self.state.first_answer, self.state.events_seen_since_warmup
         if first is None or flowing:
@@ -134,7 +141,7 @@ class Status(Struct, frozen=True):
 
 
 def urgency_key(event: EventNow) -> tuple[int, datetime]:
-    """A sort key: first what is Started, then what starts soonest, then what has no known start."""
+    """Return a sort key: first what is Started, then what starts soonest, then what has no known start."""
     if event.tracked.started_at is not None:
         return (0, event.tracked.started_at)
     if event.starts_at is not None:
@@ -143,8 +150,10 @@ def urgency_key(event: EventNow) -> tuple[int, datetime]:
 
 
 def severity_key(event: EventNow) -> tuple[int, int, datetime]:
-    """A sort key, the worst first: what takes the VM down, then types that this version does not know, then what is
-    harmless; among those the most urgent first."""
+    """Return a sort key, the worst first, and the most urgent first among equals.
+
+    The order is: what takes the VM down, types that this version doesn't know, and what is harmless.
+    """
     event_type = event.tracked.event_type
     return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency_key(event))
 
@@ -153,7 +162,7 @@ def severity_key(event: EventNow) -> tuple[int, int, datetime]:
 
 LEAD_SECONDS: Final = 120.0
 EVENT_TYPES: Final = ("Reboot", "Redeploy", "Preempt", "Terminate")
-"""Types that end what runs on the VM. A Freeze is over before a load balancer has noticed it."""
+"""Types that end what runs on the VM. A Freeze has ended before a load balancer notices it."""
 
 
 class GatePolicy(Struct, frozen=True):
@@ -164,7 +173,7 @@ class GatePolicy(Struct, frozen=True):
 
 
 class GateReason(Enum):
-    """Why the gate is open or closed, as the sentence that it answers with."""
+    """Why the gate is open or closed, as the sentence in its response."""
 
     STARTED = "Closed: {type} of this VM has started, seen at {time}."
     APPROVED = "Closed: {type} of this VM was approved at {time} and can start at any time."
@@ -178,12 +187,14 @@ class GateReason(Enum):
 
 
 CLOSED: Final = frozenset({GateReason.STARTED, GateReason.APPROVED, GateReason.NOT_BEFORE})
-"""The reasons for which the gate is closed, the most urgent first in `GateReason`; for all others it is open."""
+"""The reasons for which the gate is closed, the most urgent first in `GateReason`; for all others it's open."""
 
 
 class Gate(Struct, frozen=True):
-    """The gate at one moment. `event_type` and `at` are of the event that closes it: when it was seen Started, when it
-    was approved, or its `NotBefore`; None while the gate is open."""
+    """The gate at one moment. `event_type` and `at` belong to the event that closes it; None while the gate is open.
+
+    `at` is when the event was seen Started or was approved, or its `NotBefore`.
+    """
 
     reason: GateReason
     event_type: str | None = None
@@ -191,32 +202,30 @@ class Gate(Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether the VM may get traffic."""
+        """Whether the VM may receive traffic."""
         return self.reason not in CLOSED
 
     @property
     def sentence(self) -> str:
-        """The answer for a person: whether it is open, and why."""
+        """Human-readable response: whether the gate is open, and why."""
         time = self.at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if self.at else ""
         return self.reason.value.format(type=self.event_type, time=time)
 
 
 STARTING: Final = Gate(GateReason.STARTING)
-"""While there is no status yet."""
+"""The gate while there is no status yet."""
 
 
 def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
-    """The gate of this status, as one sentence that a load balancer may read without a password.
+    """Return the gate of this status, as one sentence that a load balancer may read without a password.
 
-    It is closed while an event that is known to name this VM, of a type that the policy names, has started, was
-    approved by this VM (Azure answered 200), or may begin within `GatePolicy.lead`; until that event is gone from
-    the document. It fails open: what is not known, or known no more, takes no VM out of service. A gate that closed
-    itself when the metadata service is silent would take all VMs of a region out at once.
+    It's closed while an event that is known to name this VM, of a type in the policy, has started, was approved by this
+    VM (HTTP 200), or may start within `GatePolicy.lead`; until that event is no longer in the document. It fails open:
+    missing or outdated data takes no VM out of service. A gate that closed when the metadata service fails would take
+    all VMs of a region out at once.
 
-    Strangers may read the sentence, so it holds no id, name or description: the type of an event, which is a word
-    of the policy, and one time.
-
-    Of several events that close it, the most urgent one is told.
+    Anyone may read the sentence, so it contains no id, name, or description: only the type of an event, which is a
+    value of the policy, and one time. If several events close the gate, the most urgent one is named.
     """
     if not policy.event_types:
         return Gate(GateReason.NO_EVENT_TYPES)
@@ -243,7 +252,7 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
 
 
 def _closed_by(event: EventNow, now: Instant, policy: GatePolicy) -> Gate | None:
-    """The gate that this event closes if it is one of this VM; None if it does not."""
+    """Return the gate that this event closes if it's one of this VM; None if it doesn't close it."""
     tracked, kind = event.tracked, event.tracked.event_type
     if kind not in policy.event_types:
         return None

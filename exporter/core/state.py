@@ -1,4 +1,4 @@
-"""The state: all that the core keeps from one run to the next, each event's history in it, and its enums."""
+"""The state: everything that the core keeps from one run to the next, with each tracked event in it, and its enums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class Phase(StrEnum):
-    """A status of an event: Azure's words, or UNKNOWN for another one."""
+    """A status of an event: Azure's values, or UNKNOWN for another one."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 
 class TransitionKind(StrEnum):
-    """The transitions of an event, as published."""
+    """Published transitions of an event."""
 
     SCHEDULED = "scheduled"
     UPDATED = "updated"
@@ -36,7 +36,7 @@ class TransitionKind(StrEnum):
 
 CLOSING: Final = frozenset({TransitionKind.COMPLETED, TransitionKind.CANCELED, TransitionKind.ENDED})
 NOT_THIS_VM: Final = "not-this-vm"
-"""In `Transition.unseen`: the event is now one of other VMs alone."""
+"""In `Transition.unseen`: the event now names only other VMs."""
 
 
 class Seen(StrEnum):
@@ -48,7 +48,7 @@ class Seen(StrEnum):
 
 
 class StartedBy(StrEnum):
-    """Who let an event start, as far as can be concluded: the service does not report it."""
+    """What started an event, as far as it can be derived: the service doesn't report it."""
 
     THIS_VM = "this_vm"
     OTHER = "other"
@@ -57,7 +57,7 @@ class StartedBy(StrEnum):
 
 
 class Ownership(StrEnum):
-    """Whose an event is, as last known: OURS if `Resources` names this VM, MAYBE where that is not known."""
+    """Last known owner of an event: OURS if `Resources` name this VM, MAYBE if that is unknown."""
 
     OURS = "ours"
     MAYBE = "maybe"
@@ -65,8 +65,11 @@ class Ownership(StrEnum):
 
 
 class Instant:
-    """An instant on both clocks. `mono`, in seconds, only has a meaning within one process: the disk does not keep it,
-    and it is None after a restart. No `Struct`, so that msgspec asks `state_codec` for its form on disk."""
+    """An instant on both clocks. `mono` is in seconds and only has a meaning within one process.
+
+    The disk doesn't keep `mono`: it's None after a restart. Not a `Struct`, so that msgspec asks `state_codec` for its
+    form on disk.
+    """
 
     __slots__ = ("mono", "wall")
 
@@ -85,26 +88,32 @@ class Instant:
 
     @property
     def monotonic(self) -> float:
-        """Seconds of the clock that can't be set. Raises ValueError for an instant that was read from disk: one that
-        this process observed has both clocks."""
+        """Seconds of the clock that can't be set.
+
+        Raises ValueError for an instant that was read from disk; one that this process observed has both clocks.
+        """
         if self.mono is None:
             raise ValueError("an instant of another process")
         return self.mono
 
     def at(self, monotonic: float) -> Instant:
-        """The instant at which the monotonic clock had this value. Raises ValueError as `monotonic` does."""
+        """Return the instant at which the monotonic clock had this value. Raises ValueError as `monotonic` does."""
         return Instant(self.wall + timedelta(seconds=monotonic - self.monotonic), monotonic)
 
     def minus(self, other: Instant) -> float:
-        """Seconds from the other to this one, negative if the other is later: by the monotonic clock if both instants
-        are of one process, else by the wall clock."""
+        """Return the seconds from the other instant to this one, negative if the other is later.
+
+        The monotonic clock is used if both instants are of one process, else the wall clock.
+        """
         if self.mono is not None and other.mono is not None:
             return self.mono - other.mono
         return (self.wall - other.wall).total_seconds()
 
     def since(self, earlier: Instant) -> float | None:
-        """Seconds since `earlier`. None where it is not known: across a restart only the wall clock is left, and it was
-        set back in between."""
+        """Return the seconds since `earlier`; None if unknown.
+
+        Across a restart only the wall clock remains; the time is unknown if that was set back in between.
+        """
         passed = self.minus(earlier)
         if self.mono is not None and earlier.mono is not None:
             return max(0.0, passed)
@@ -121,7 +130,7 @@ class InterruptionKind(StrEnum):
 class Interruption(Struct, frozen=True):
     """One interruption, observed `at`. `seconds` is negative for a clock that was set back.
 
-    A stall began up to one tick earlier than is known, so its seconds are a lower bound.
+    A stall began up to one tick earlier than known, so its seconds are a lower bound.
     """
 
     kind: InterruptionKind
@@ -130,7 +139,10 @@ class Interruption(Struct, frozen=True):
 
 
 class Approval(Stored, frozen=True):
-    """The approval of an event by this VM. `unanswered`: a POST had no clear answer, so Azure may have taken it."""
+    """The approval of an event by this VM.
+
+    `unanswered`: a POST had no clear response, so Azure may have accepted it.
+    """
 
     attempts: int = 0
     last_attempt: Instant | None = None
@@ -140,24 +152,24 @@ class Approval(Stored, frozen=True):
     unanswered: bool = False
     last_failure: str = ""
     failures: Mapping[str, int] = EMPTY
-    """How many POSTs were not answered 200, by reason."""
+    """Number of POSTs that did not return HTTP 200, by reason."""
     outdated: bool = False
     retry_after_seconds: float = 0.0
-    """`Retry-After` of the last answer, in seconds."""
+    """`Retry-After` of the last response, in seconds."""
 
     @property
     def last_attempt_at(self) -> datetime | None:
-        """When the last POST left."""
+        """Time at which the last POST was sent."""
         return self.last_attempt.wall if self.last_attempt is not None else None
 
     @property
     def doubtful(self) -> bool:
-        """Whether Azure may have taken an approval that it did not confirm."""
+        """Whether Azure may have accepted an approval without confirming it."""
         return self.in_flight or self.unanswered
 
 
 class InterruptionTotals(Stored, frozen=True):
-    """The interruptions attributed to an event: their number, and the seconds of all and of the longest."""
+    """Interruptions attributed to an event: their number, their total seconds, and the longest in seconds."""
 
     count: int = 0
     total: float = 0.0
@@ -165,11 +177,11 @@ class InterruptionTotals(Stored, frozen=True):
 
 
 class TrackedEvent(Stored, frozen=True):
-    """One event and its history, from when it was first seen until some time after it is gone."""
+    """One event with what is known about it, from when it was first seen until some time after it left the document."""
 
     event: Event
     phase: Phase
-    """The last status that this version knows, by which transitions are found. Outputs show `EventNow.phase`."""
+    """The last status that this version knows, which determines transitions. Outputs show `EventNow.phase`."""
     first_seen: Instant
     seen_before: Seen
     first_seen_at: float
@@ -177,40 +189,40 @@ class TrackedEvent(Stored, frozen=True):
     unchanged_at: float
     """`State.observed_seconds` at the last change."""
     not_before: Time | None = None
-    """The last one known: the document does not hold it any more once the event has started."""
+    """The last one known: the document no longer contains it once the event has started."""
     earlier_event_type: str | None = None
-    """The last one that could be read, while the document's can't be, or is disputed; so are the next two."""
+    """The last readable one, while the document's is unreadable or disputed; the next two likewise."""
     earlier_resources: tuple[str, ...] | None = None
     earlier_status: str | None = None
     first_not_before: Time | None = None
     scheduled_seen: bool = False
     started: Instant | None = None
-    """When it was first seen Started; it stays so until it is no longer in the document, whatever its status is."""
+    """When it was first seen Started. Kept until it leaves the document, whatever its status is."""
     started_by: StartedBy | None = None
     approval: Approval = Approval()
     decided: tuple[str, str, str] | None = None
     """The last published decision: verdict, reason, rule."""
     started_before: bool = False
-    """An earlier event with this id was Started."""
+    """Whether an earlier event with this id was Started."""
     interruptions: InterruptionTotals = InterruptionTotals()
     updates: int = 0
     updates_while_started: int = 0
     gaps: int = 0
     gap_seconds: float | None = 0.0
-    """None where it is not known: the clock was set back between two processes."""
+    """None if unknown: the clock was set back between two processes."""
     started_gaps: int = 0
-    """How many of the gaps were before it was first seen Started."""
+    """Number of the gaps before it was first seen Started."""
     faults_recorded: tuple[str, ...] = ()
     numbers: Mapping[str, int] = EMPTY
-    """The number of the last record of each kind about this event, which is an input of the record's id."""
+    """Number of the last record of each kind about this event, an input of the record's id."""
     closed: Instant | None = None
     outcome: TransitionKind | None = None
     weight: int = 0
-    """About how many bytes this history takes on disk; known once the event is gone."""
+    """Approximate size on disk in bytes; known once the event has left the document."""
     in_scope: bool | None = None
-    """Its beginning was recorded and its end was not yet (`core/scope.py`). None until that was determined."""
+    """Whether its beginning was recorded and its end was not yet (`core/scope.py`). None until determined."""
     ownership: Ownership | None = None
-    """`OURS`: its beginning was counted, and its end will be. None until that was determined."""
+    """`OURS`: its beginning was counted, and its end will be. None until determined."""
 
     @property
     def key(self) -> str:
@@ -219,22 +231,22 @@ class TrackedEvent(Stored, frozen=True):
 
     @property
     def event_type(self) -> str | None:
-        """The last EventType that could be read, which an empty one can't."""
+        """The last readable EventType; an empty one is unreadable."""
         return self.earlier_event_type or self.event.event_type or None
 
     @property
     def resources(self) -> tuple[str, ...] | None:
-        """The last Resources that could be read."""
+        """The last readable Resources."""
         return self.event.resources if self.earlier_resources is None else self.earlier_resources
 
     @property
     def status(self) -> str | None:
-        """The last EventStatus that could be read, which an empty one can't."""
+        """The last readable EventStatus; an empty one is unreadable."""
         return self.earlier_status or self.event.status or None
 
     @property
     def earlier_bytes(self) -> int:
-        """How many bytes take the fields that only earlier documents held."""
+        """Size in bytes of the fields that only earlier documents contained."""
         texts = self.earlier_event_type or "", self.earlier_status or "", *(self.earlier_resources or ())
         return sum(len(text.encode()) + 1 for text in texts if text)
 
@@ -255,7 +267,7 @@ class TrackedEvent(Stored, frozen=True):
 
     @property
     def started_duration_seconds(self) -> float | None:
-        """Seconds from when it was seen Started until it was gone."""
+        """Seconds from when it was seen Started until it left the document."""
         return self.closed.since(self.started) if self.started and self.closed else None
 
     @property
@@ -265,7 +277,7 @@ class TrackedEvent(Stored, frozen=True):
 
 
 class Outage(Stored, frozen=True):
-    """The source has failed from `since`, the beginning of a poll, to `last_failure`, the end of one.
+    """Failed polls from `since`, the beginning of the first, to `last_failure`, the end of the last.
 
     `recorded`: `source.unavailable` was written; `warned`: the anomaly `idle-deactivation-near` was.
     """
@@ -276,21 +288,21 @@ class Outage(Stored, frozen=True):
     recorded: bool = False
     warned: bool = False
     silent: float = 0.0
-    """Seconds from the beginning of the first failed poll to the end of the last one, of each process."""
+    """Seconds from the beginning of the first failed poll to the end of the last one, summed over processes."""
     absent: float | None = 0.0
-    """Seconds between the last failed poll of one process and the first poll of the next. None where it is not known:
-    the clock was set back in between."""
+    """Seconds between the last failed poll of one process and the first poll of the next; None if unknown, because the
+    clock was set back in between."""
     first_failure_in_process: Instant | None = None
-    """The first failure in this process, of an outage that began in an earlier one."""
+    """The first failure in this process, if the outage began in an earlier one."""
 
     @property
     def known_since(self) -> Instant:
-        """When it began for this process."""
+        """Beginning of the outage for this process."""
         return self.first_failure_in_process or self.since
 
 
 class Reset(Stored, frozen=True):
-    """`DocumentIncarnation` went down: at that `State.observed_seconds`, and so many good documents ago."""
+    """A decrease of `DocumentIncarnation`: `State.observed_seconds` then, and the number of valid documents since."""
 
     observed_seconds: float
     documents: int = 0
@@ -302,31 +314,30 @@ class SourceStatus(Struct, frozen=True):
     up: bool = False
     last_poll: datetime | None = None
     success: Instant | None = None
-    """When the last poll that gave a whole document ended."""
+    """End of the last poll that returned a valid document."""
     failure: str = ""
-    """Reason of the last poll when it failed."""
+    """Reason of the last poll if it failed."""
     failing: Instant | None = None
-    """When the first poll failed, of those that have failed since the last success in this process."""
+    """Time of the first failed poll since the last success in this process."""
 
 
 class ProcessMemory(Struct, frozen=True):
-    """The part of the state that only this process can use: it is not kept on disk."""
+    """The part of the state that only this process can use: it isn't kept on disk."""
 
     announced: bool = True
-    """Whether `agent.started` was recorded; True where it is not to be recorded."""
+    """Whether `agent.started` was recorded; also True if it should not be recorded."""
     evidence: Mapping[str, Any] = EMPTY
-    """Until the first good document: what is known about the time before this process (`rebooted`)."""
+    """Until the first valid document: what is known about the time before this process (`rebooted`)."""
     previous_run: str = ""
-    """How the process before this one ended: `stopped` in good order, `killed` without the machine, or `with-machine`;
-    empty where there was none, or it is not known."""
+    """How the previous process ended: `stopped` in an orderly way, `killed` without the machine, or `with-machine`;
+    empty if there was none or it is unknown."""
     source: SourceStatus = SourceStatus()
     malformed: int = 0
-    """Answers in a row that were no document."""
+    """Number of invalid documents in a row."""
     pending: tuple[Interruption, ...] = ()
     """Interruptions without an event so far, whose event may be in one of the next documents."""
     unexplained: tuple[Interruption, ...] = ()
-    """Interruptions that were recorded without an event while the source failed, whose event its next document may
-    show."""
+    """Interruptions recorded without an event while polls failed, whose event the next document may show."""
     recorded_at: Mapping[bool, tuple[float, ...]] = EMPTY
     """Monotonic seconds of the last records of interruptions with an event (True), and of those without one."""
     decisions: Mapping[str, Any] = EMPTY
@@ -334,49 +345,48 @@ class ProcessMemory(Struct, frozen=True):
 
 
 class State(Stored, frozen=True):
-    """All that must survive a crash, and `process`. Replaced as a whole, never changed."""
+    """Everything that must survive a crash, and `process`. Replaced as a whole, never modified."""
 
     birth: Time
     vm_key: str = ""
-    """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
+    """Source of record ids: vmId, else the VM's name, else a random one; fixed at first use."""
     vm_id: str = ""
     document: Document | None = None
     tracked: Mapping[str, TrackedEvent] = EMPTY
     closed: Mapping[str, TrackedEvent] = EMPTY
     sent: Mapping[str, Approval] = EMPTY
-    """The approvals of ids whose histories were dropped: for 30 days none is sent twice."""
+    """Approvals of dropped ids: for 30 days none is sent twice."""
     started_ids: Mapping[str, Time] = EMPTY
-    """Ids that were seen Started and whose histories were dropped, with the time of that."""
+    """Dropped ids that were seen Started, with the time at which they were dropped."""
     evictions: int = 0
     numbers: Mapping[str, int] = EMPTY
     rejected: frozenset[str] = frozenset()
     stopped: bool = False
-    """The process that wrote this ended in good order."""
+    """Whether the process that wrote this ended in an orderly way."""
     last_good: Instant | None = None
     observed_seconds: float = 0.0
-    """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
+    """Seconds of gapless, successful polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
     first_answer: Instant | None = None
-    """When Azure first answered ever, or the number last started again: the service warms up after that."""
+    """When Azure first responded, or `DocumentIncarnation` last restarted: the service warms up after that."""
     events_seen_since_warmup: bool = False
-    """An event was seen since then, so that the service is warm."""
+    """Whether an event was seen since then, so that the service is warm."""
     outage: Outage | None = None
     document_rejected: str = ""
     boot_id: str = ""
     reset: Reset | None = None
-    """Set while a lower number is too recent to act on any document."""
+    """Set while a decrease of `DocumentIncarnation` is too recent to act on any document."""
     scoped_as: tuple[str, bool] | None = None
-    """The VM's name, and whether all events are published, for which `in_scope` and `ownership` were last
-    determined."""
+    """VM name, and whether all events are published, for which `in_scope` and `ownership` were last determined."""
     process: ProcessMemory = ProcessMemory()
     """Not kept on disk."""
 
     def tracked_or_closed(self, key: str) -> TrackedEvent | None:
-        """The history of an id: of an event in the document, or of one that is gone."""
+        """Return the event with this id: one in the document, or a closed one."""
         return self.tracked.get(key) or self.closed.get(key)
 
 
 class Transition(Struct, frozen=True):
-    """One transition of one event. `tracked` is the event's history after it."""
+    """One transition of one event. `tracked` is the event after it."""
 
     kind: TransitionKind
     tracked: TrackedEvent
@@ -384,19 +394,19 @@ class Transition(Struct, frozen=True):
     unexpected: bool = False
     newly_seen: bool = False
     gap: float | None = None
-    """Seconds between the two good documents; None where there was none before, or it is not known."""
+    """Seconds between the two valid documents; None if there was none before, or it is unknown."""
     unseen: tuple[str, ...] = ()
-    """Why the time in between was not observed; empty where it was."""
+    """Why the time in between was not observed; empty if it was."""
     joined: bool = False
-    """The event was in the document before, without this VM."""
+    """Whether the event was in the document before, without this VM."""
     replaced_by: str = ""
     """The id under which the event seems to continue."""
     last_published: TrackedEvent | None = None
-    """The history as it was last told, of an event whose document was read and not told: it left the scope with it."""
+    """The event as last published, if it left the scope with this document."""
 
 
 class Rejection(Struct, frozen=True):
-    """An event that can't be tracked, or one that is tracked but not wholly understood (then `key` is set)."""
+    """An event that can't be tracked, or a tracked one with invalid fields (then `key` is set)."""
 
     fault: str
     raw: Any

@@ -1,14 +1,14 @@
 """The state as JSON text and back: what the outbox keeps.
 
-The types of `core.state` and `core.document` are their own form on disk (`document.Stored`): closed to unknown fields,
-and with every time in a zone. msgspec encodes, decodes and checks them.
+The types of `core.state` and `core.document` define their own form on disk (`document.Stored`): unknown fields are
+rejected, and every time has a zone. msgspec encodes, decodes, and checks them.
 
 The text is `{"version": 1, "document": {...}, "state": {...}}`. It differs from the plain form of a `State`:
 
-- the document's events are given by their keys alone, in order: each event is written once, in `tracked`;
-- an `Instant` is a time: what the monotonic clock showed means nothing to another process, and neither does `process`;
-- a field with its default may be left out;
-- text with lone surrogates, which UTF-8 can't carry, is written with JSON's own escapes.
+- the document's events are given only by their keys, in order: each event is written once, in `tracked`
+- an `Instant` is a time: the monotonic clock means nothing to another process, and neither does `process`
+- a field with its default may be omitted
+- text with lone surrogates, which UTF-8 can't represent, is written with JSON's own escapes
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1
 _BY_EVENT: Final = ("tracked", "closed", "sent", "started_ids")
-"""The fields of a `State` that hold one value per event, whose text is kept from one state to the next."""
+"""Fields of a `State` with one value per event; their text is reused from one state to the next."""
 _NOT_KEPT: Final = ProcessMemory()
 _SURROGATE: Final = "\\ud"
 
@@ -69,7 +69,7 @@ def _json(value: object) -> str:
 
 
 class _Written(Struct):
-    """One mapping of the state as it was last written, in whole and value by value."""
+    """One mapping of the state as last written, in whole and value by value."""
 
     name: str
     text: str
@@ -77,7 +77,7 @@ class _Written(Struct):
     members: Mapping[str, tuple[object, str]] = EMPTY
 
     def update(self, values: Mapping[str, object]) -> str:
-        """The mapping as a member of a JSON object. A value that is the very object written before keeps its text."""
+        """Return the mapping as a member of a JSON object. An unchanged value (the same object) keeps its text."""
         if self.values is values:
             return self.text
         before, members = self.members, dict[str, tuple[object, str]]()
@@ -92,17 +92,17 @@ class _Written(Struct):
 
 
 class StateWriter:
-    """Writes one state after another, and keeps the text of each history: from one to the next, few of them change.
+    """Writes one state after another, and reuses the text of each event that has not changed.
 
-    After a long time the state holds hundreds of histories of events that are over; encoding them again at each commit
-    would take longer than all the rest of an approval.
+    After a long time the state contains hundreds of closed events; encoding them again at each commit would take longer
+    than all the rest of an approval.
     """
 
     def __init__(self) -> None:
         self._written = {name: _Written(f'"{name}"', f'"{name}":{{}}') for name in _BY_EVENT}
 
     def text(self, state: State) -> str:
-        """Compact JSON, as `load_state` reads it."""
+        """Return compact JSON, as `load_state` reads it."""
         document = state.document
         rest = replace(
             _kept(state),
@@ -117,20 +117,20 @@ class StateWriter:
 
 
 def _kept(state: State) -> State:
-    """The state without its document, and without what means nothing to another process."""
+    """Return the state without its document, and without what means nothing to another process."""
     outage = state.outage and replace(state.outage, first_failure_in_process=None)
     return replace(state, document=None, outage=outage, process=_NOT_KEPT)
 
 
 def dump_state(state: State) -> str:
-    """One state alone, as `StateWriter` writes it."""
+    """Return the text of a single state, as `StateWriter` writes it."""
     return StateWriter().text(state)
 
 
 def load_state(text: str) -> State:
-    """The state in a text that `StateWriter` wrote; raises ValueError for another text.
+    """Return the state in a text that `StateWriter` wrote; raises ValueError for another text.
 
-    Monotonic times are not restored. The returned state is one that can be written again.
+    Monotonic times are not restored. The returned state can be written again.
     """
     try:
         state = _whole(_decoded(text))
@@ -153,7 +153,7 @@ def _decoded(text: str) -> _Text:
 
 
 def _whole(stored: _Text) -> State:
-    """The state with its document."""
+    """Return the state with its document."""
     state, document = stored.state, stored.document
     if state != _kept(state):
         raise ValueError("a field that is not kept")

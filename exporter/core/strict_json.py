@@ -12,18 +12,18 @@ INT_LIMIT = 2**63  # what SQLite, OTLP and Prometheus can all carry
 
 
 class Object(dict[str, Any]):
-    """A JSON object, and in `repeated` the keys that it had more than once: which value counts would be ambiguous."""
+    """A JSON object, and in `repeated` the keys that it contained more than once: their value would be ambiguous."""
 
     repeated: tuple[str, ...] = ()
 
 
 def repeated_in(value: object) -> tuple[str, ...]:
-    """The keys that a JSON object had more than once; none of anything that `loads` did not make."""
+    """Return the keys that a JSON object contained more than once; empty for anything that `loads` did not make."""
     return value.repeated if isinstance(value, Object) else ()
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> Object:
-    """The object of these pairs, for `json.loads` (`object_pairs_hook`)."""
+    """Return the object of these pairs, for `json.loads` (`object_pairs_hook`)."""
     made = Object(pairs)
     if len(made) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -32,34 +32,36 @@ def object_of(pairs: list[tuple[str, Any]]) -> Object:
 
 
 class UnrepresentableNumber(dict[str, Any]):
-    """A number that no output can carry. It has the type of no field, so it is mistyped wherever it occurs."""
+    """A number that no output can represent. It has the type of no field, so it's mistyped wherever it occurs."""
 
 
 def integer(text: str) -> int | UnrepresentableNumber:
-    """An integer if it fits into 64 bits, else a `UnrepresentableNumber`."""
+    """Return an integer if it fits into 64 bits, else an `UnrepresentableNumber`."""
     value = int(text) if len(text) <= 20 else INT_LIMIT  # noqa: PLR2004  # 20 characters hold every 64-bit integer
     return value if -INT_LIMIT <= value < INT_LIMIT else UnrepresentableNumber(number=text)
 
 
 def number(text: str) -> float | UnrepresentableNumber:
-    """A number if it is finite, else a `UnrepresentableNumber`."""
+    """Return a number if it's finite, else an `UnrepresentableNumber`."""
     value = float(text)
     return value if math.isfinite(value) else UnrepresentableNumber(number=text)
 
 
 def constant(text: str) -> Any:
-    """NaN and Infinity: raises ValueError."""
+    """Raise ValueError: NaN and Infinity are not JSON."""
     raise ValueError(f"{text} is not JSON")
 
 
 def loads(text: str) -> Any:
-    """Strict JSON; objects are `Object`s. Raises ValueError or RecursionError."""
+    """Parse strict JSON; objects are `Object`s. Raises ValueError or RecursionError."""
     return json.loads(text, object_pairs_hook=object_of, parse_int=integer, parse_float=number, parse_constant=constant)
 
 
 def encodable(value: Any, depth: int = 64) -> Any:
-    """`value` as JSON that every output can encode: without lone surrogates, NUL, NaN, other types, and with at most
-    `depth` levels."""
+    """Return `value` as JSON that every output can encode.
+
+    Lone surrogates, NUL, NaN, other types, and everything below `depth` levels are replaced.
+    """
     if type(value) is str and value.isascii() and "\x00" not in value:
         return value  # nearly always, and much cheaper
     if isinstance(value, str):
