@@ -213,7 +213,7 @@ class Approvals:
         now = environment.clock()
         context = Context(now, now, identity, files, self._persistence.can_record())
         again = decide_one(self._policy, state, context, tracked)
-        if again.words != decision.words:
+        if again.published_values != decision.published_values:
             raise NotWanted(again.reason.value or "decided-anew", again.finding)
         if environment.stopping():
             raise NotWanted("stopping")

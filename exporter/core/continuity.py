@@ -96,7 +96,7 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
     if mono is not None and (steady or (gap <= AGREEING_SECONDS and is_unchanged(document, state.document))):
         passed = max(0.0, min(mono, wall))
     observed_seconds = state.observed_seconds + passed
-    anew = gap > AGREEING_SECONDS or (mono is None and wall < 0)  # set back over a restart: its length is not known
+    anew = gap > AGREEING_SECONDS or (mono is None and wall < 0)  # set back across a restart: unknown length
     return Continuity(now, observed_seconds, gap, now.since(last), tuple(unseen), steady, anew)
 
 
@@ -148,10 +148,10 @@ def gap_reasons(continuity: Continuity) -> tuple[str, ...]:
     return tuple(word for word in continuity.unseen if word in ("restart", "gap"))
 
 
-# -- outages: recorded after 10 s, and Azure may switch the service off
+# -- outages: recorded after 10 s; Azure may disable the service
 
 UNAVAILABLE_SECONDS: Final = 10.0
-SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
+DEACTIVATION_NEAR_SECONDS: Final = 20 * 3600.0
 """Azure disables the service for the VM after 24 hours without a request [Enabling and disabling]."""
 NOTED_SECONDS: Final = 10.0
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from exporter.core import continuity, facts
 from exporter.core.attempts import attempt_due, begin_attempt, cancel_attempt, mark_accepted, mark_failed
 from exporter.core.decision import decide, reconsidered
-from exporter.core.document import Document, unknown_words
+from exporter.core.document import Document, unknown_value_fields
 from exporter.core.facts import Fact
 from exporter.core.interruption import WINDOW_POLLS, attribute, with_interruption
 from exporter.core.lifecycle import advance
@@ -55,7 +55,7 @@ for days. The histogram counts all stalls, and the event summaries include them.
 _HOUR: Final = 3600.0
 
 
-# -- what was observed
+# -- observations
 
 
 class AgentStarted(Struct, frozen=True):
@@ -197,7 +197,7 @@ def interruption_patience(poll_interval: float) -> float:
 
 def seconds_until_due(state: State, mono: float, poll_interval: float) -> float:
     """Return the seconds until `TimePassed` has an outage or an interruption to record; infinity for never."""
-    pending = state.process.pending if state.process.announced else ()  # else they wait for the identity
+    pending = state.process.pending if state.process.announced else ()  # before that they wait for the identity
     patience = interruption_patience(poll_interval)
     expiring = (interruption.at.monotonic + patience - mono for interruption in pending)
     return min((continuity.seconds_until_outage_recorded(state, mono), *expiring))
@@ -281,9 +281,9 @@ class _Cycle:
         self._ensure_started_record(now=True)
         if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
             self._record_anomaly("slow-first-answer")
-        self.record_outage()  # it may have become old enough while this very document was waited for
+        self.record_outage()  # it may have become old enough during this poll
         self._source_recovered()
-        # The interruptions of an event that ends with this document belong in its summary.
+        # If an event ends with this document, its summary must include its interruptions.
         self._attribute((*self._process.pending, *observed.interruptions))
         step = advance(
             self._state, observed.document, self._now, self._context.poll_interval, self._context.event_memory_bytes
@@ -323,7 +323,7 @@ class _Cycle:
             return
         for key, tracked in step.state.tracked.items():
             before, event = self._state.tracked.get(key), tracked.event
-            for name in unknown_words(event):
+            for name in unknown_value_fields(event):
                 if before is None or before.event.raw.get(name) != event.raw.get(name):
                     self._facts.append(facts.UnknownValueObserved(name))
 
@@ -334,9 +334,9 @@ class _Cycle:
         decisions = decide(self._policy, self._state, decision_context(self._context, self._state))
         for decision in decisions:
             tracked = self._state.tracked[decision.key]
-            if tracked.decided == decision.words:
+            if tracked.decided == decision.published_values:
                 continue
-            self._replace_tracked(replace(tracked, decided=decision.words))
+            self._replace_tracked(replace(tracked, decided=decision.published_values))
             self._facts.append(facts.DecisionMade(decision))
             if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
@@ -369,7 +369,7 @@ class _Cycle:
                 self._record(self._factory.outdated(self._state, after, reason.value))
                 self._facts.append(facts.ApprovalOutdated())
 
-    # -- what became of approvals
+    # -- results of approvals
 
     def approval_sent(self, observed: ApprovalSent) -> None:
         """Mark a POST that the recording contains."""
@@ -389,7 +389,7 @@ class _Cycle:
         tracked = self._state.tracked_or_closed(observed.tracked.key) or observed.tracked
         failure = observed.failure
         if failure is None:
-            # An event that started before this answer came was started by an unknown party until now.
+            # If the event started before this response, what started it was unknown until now.
             by = StartedBy.THIS_VM if tracked.started_by is not None else None
             after = replace(tracked, approval=mark_accepted(tracked.approval, self._now.wall), started_by=by)
             self._replace_tracked(after)
@@ -397,7 +397,7 @@ class _Cycle:
             self._reconsider_approved()  # it may have changed while its POST was in flight
             return
         approval = mark_failed(tracked.approval, failure.reason, failure.status_code, failure.retry_after or 0.0)
-        # The backoff begins with the answer or, where there was none, with the POST: the timeout is part of the wait.
+        # The backoff begins with the response or, without one, with the POST: the timeout is part of the wait.
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
         self._replace_tracked(after)
@@ -409,7 +409,7 @@ class _Cycle:
         event_id, attempt = after.event.event_id, approval.attempts
         self._facts.append(facts.ApprovalFailed(failure.reason, event_id, attempt, status, failure.detail, record_id))
 
-    # -- the source
+    # -- the metadata service
 
     def poll_failed(self, observed: PollFailed) -> None:
         """Record an outage after 10 s, and an invalid document at once."""
@@ -449,7 +449,7 @@ class _Cycle:
             self._record(self._factory.unavailable(self._state, outage, reason, lasted))
             outage = replace(outage, recorded=True)
             self._replace_state(replace(self._state, outage=outage))
-        if not outage.warned and lasted >= continuity.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
+        if not outage.warned and lasted >= continuity.DEACTIVATION_NEAR_SECONDS and self._ensure_started_record():
             self._record_anomaly("idle-deactivation-near")
             self._replace_state(replace(self._state, outage=replace(outage, warned=True)))
 
@@ -529,7 +529,7 @@ class _Cycle:
             announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous
         )
         self._state = replace(state, boot_id=boot_id, stopped=False)
-        self._changed = state.stopped  # what is on disk must not make a kill of this process an end in good order
+        self._changed = state.stopped  # else a kill of this process would look like an orderly end
 
     def agent_stopped(self, observed: AgentStopped) -> None:
         """Write the last records; pending interruptions are attributed to no event."""

@@ -40,8 +40,8 @@ from exporter.core.scope import EventNow, ownership_of
 from exporter.core.state import Ownership, Phase, Reset, State, TrackedEvent
 from exporter.core.strict_json import encodable
 
-SAYS_ALL: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
-"""Reasons to which a finding would add nothing."""
+WITHOUT_FINDING: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
+"""Reasons that need no finding."""
 MAX_FINDING: Final = 500
 """Maximum number of characters of `Decision.finding`: the number of names in a rule and the length of a path have no
 limit."""
@@ -88,13 +88,13 @@ def decide_one(
 ) -> Decision:
     """Return the decision on one event of the state's document. `approved_now` is as in `Decision`."""
     event, vm_name, rule = tracked.event, context.identity.vm.name, None
-    reason, finding = _before_the_rules(policy, context.identity, tracked)
+    reason, finding = _reason_before_rules(policy, context.identity, tracked)
     if reason is Reason.NONE:
-        rule, reason, finding = _by_the_rules(policy, tracked, state.reset)
+        rule, reason, finding = _reason_by_rules(policy, tracked, state.reset)
     if rule is not None:
         asked = conditions(policy, state, context, tracked, rule, approved_now)
         if unmet := next((condition for condition in asked if not condition.met), None):
-            reason, finding = unmet.reason, "" if unmet.reason in SAYS_ALL else unmet.finding
+            reason, finding = unmet.reason, "" if unmet.reason in WITHOUT_FINDING else unmet.finding
     return Decision(
         key=tracked.key,
         event=event,
@@ -131,7 +131,7 @@ def _hours(hours: Hours, now: datetime) -> dict[str, Any]:
     }
 
 
-def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEvent) -> tuple[Reason, str]:
+def _reason_before_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEvent) -> tuple[Reason, str]:
     """Return why the event is held before any rule is tried, and the finding; `NONE` if it isn't."""
     event, vm_name = tracked.event, identity.vm.name
     if policy.mode is Mode.OFF:
@@ -149,7 +149,9 @@ def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: TrackedEven
     return Reason.NONE, ""
 
 
-def _by_the_rules(policy: Policy, tracked: TrackedEvent, reset: Reset | None = None) -> tuple[Rule | None, Reason, str]:
+def _reason_by_rules(
+    policy: Policy, tracked: TrackedEvent, reset: Reset | None = None
+) -> tuple[Rule | None, Reason, str]:
     """Return the matching rule, or why the event is held and the finding.
 
     A field that a rule needs and that can't be read comes first.
@@ -180,7 +182,7 @@ class Explanation(Struct, frozen=True):
 def explain_decision(policy: Policy, state: State, context: Context, decision: Decision) -> Explanation:
     """Return a decision that was just made with all checks of its event, including those after the first failed one."""
     tracked = state.tracked[decision.key]
-    if _before_the_rules(policy, context.identity, tracked)[0] is not Reason.NONE:
+    if _reason_before_rules(policy, context.identity, tracked)[0] is not Reason.NONE:
         return Explanation(decision)
     if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
@@ -221,17 +223,15 @@ def outdated_reason(policy: Policy, tracked: TrackedEvent, vm_name: str) -> Reas
         as_scheduled = replace(
             event,
             status="Scheduled",
-            not_before=event.not_before
-            or tracked.not_before
-            or tracked.first_seen.wall,  # it has passed, whenever it was
+            not_before=event.not_before or tracked.not_before or tracked.first_seen.wall,  # any past time will do
             faults=tuple(name for name in as_scheduled.faults if name not in ("EventStatus", "NotBefore")),
         )
     unsent = replace(tracked.approval, accepted_at=None)
     as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
-    reason, _ = _before_the_rules(strict, VmIdentity(Vm(name=vm_name)), as_unapproved)
+    reason, _ = _reason_before_rules(strict, VmIdentity(Vm(name=vm_name)), as_unapproved)
     if reason is Reason.NONE:
-        rule, reason, _ = _by_the_rules(policy, as_unapproved)
+        rule, reason, _ = _reason_by_rules(policy, as_unapproved)
         if rule is not None:
             reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
             if reason is Reason.NONE and too_many(rule, as_scheduled):
@@ -318,14 +318,14 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
     if policy.coordination is not Coordination.ANY:
         single = policy.coordination is Coordination.SINGLE
         asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
-        yield Condition(asked, reason is Reason.NONE, _place(policy, event, vm_name, observed_seconds))
+        yield Condition(asked, reason is Reason.NONE, _place_text(policy, event, vm_name, observed_seconds))
     if rule.settle is not None:
         unchanged = state.observed_seconds - tracked.unchanged_at
-        yield Condition(Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {_of(unchanged, rule.settle)}")
+        yield Condition(Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {_progress(unchanged, rule.settle)}")
     if rule.require_file:
         path = prepared_path(rule, event)
         presence = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
-        finding = _whether(presence, path) if path else "the event id cannot be part of a path"
+        finding = _presence_text(presence, path) if path else "the event id cannot be part of a path"
         yield Condition(Reason.NOT_PREPARED, presence is Presence.PRESENT, finding)
     if rule.when_quiet:
         disturbing = not_quiet(state, approved_now, tracked.key)
@@ -335,30 +335,30 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
         yield Condition(Reason.TOO_MANY_RESOURCES, not too_many(rule, event), finding)
     if rule.hours is not None:
         now, hours = context.now.wall, rule.hours
-        yield Condition(Reason.OUT_OF_HOURS, hours.within(now), _by_the_clock(hours, now))
+        yield Condition(Reason.OUT_OF_HOURS, hours.within(now), _hours_text(hours, now))
     if policy.hold_file:
         presence = files.get(policy.hold_file, Presence.UNKNOWN)
-        yield Condition(Reason.HELD, presence is Presence.ABSENT, _whether(presence, policy.hold_file))
+        yield Condition(Reason.HELD, presence is Presence.ABSENT, _presence_text(presence, policy.hold_file))
     if not context.writable:
         yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox is not writable")
     enforced = policy.mode is Mode.ENFORCE
     yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
 
 
-def _place(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> str:
+def _place_text(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> str:
     """Return this VM's place among the VMs of an event and, if it may take over, how much of its wait has passed."""
     place = place_among(event, vm_name)
     after = takeover_seconds(policy, event, place)
-    waited = f", seen for {_of(observed_seconds, after)}" if place and after is not None else ""
+    waited = f", seen for {_progress(observed_seconds, after)}" if place and after is not None else ""
     return f"place {place + 1} of {len(event.resources or ())}{waited}"
 
 
-def _of(seconds: float, needed: float) -> str:
+def _progress(seconds: float, needed: float) -> str:
     """Return as text how many seconds of the needed ones have passed."""
     return f"{int(max(0.0, min(seconds, needed)))} s of {needed:g} s"
 
 
-def _whether(presence: Presence, path: str) -> str:
+def _presence_text(presence: Presence, path: str) -> str:
     """Return as a clause whether a file exists."""
     if presence is Presence.UNKNOWN:
         return f"it is unknown whether {path} exists"
@@ -367,7 +367,7 @@ def _whether(presence: Presence, path: str) -> str:
     return f"{path} {'exists' if presence is Presence.PRESENT else 'does not exist'}"
 
 
-def _by_the_clock(hours: Hours, now: datetime) -> str:
+def _hours_text(hours: Hours, now: datetime) -> str:
     """Return as a clause whether it is within a rule's hours, and until when.
 
     The text is the same at each poll, so that outputs that show it don't change every minute.

@@ -35,9 +35,8 @@ KNOWN_RESOURCE_TYPES = ("VirtualMachine",)
 # Minimum notice that Azure documents for each type, in seconds [Event scheduling]; Preempt has none.
 MINIMUM_NOTICE = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Terminate": 300}
 
-# Names and ids are compared without regard to the case of ASCII letters, and of no others. Unicode's own case folding
-# makes equal what is only similar: `ſ` and `s`, the Kelvin sign and `k`, `ß` and `ss`. To the metadata service these
-# are different VMs and different events.
+# Names and ids are compared ignoring the case of ASCII letters only. Unicode's case folding makes similar texts equal:
+# `ſ` and `s`, the Kelvin sign and `k`, `ß` and `ss`. To the metadata service these are different VMs and events.
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
@@ -213,7 +212,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
             continue
         key = folded(item["EventId"])
         if key in events:
-            # The same id twice: which one is meant is ambiguous, so neither may be acted on.
+            # A repeated id is ambiguous, so neither element may be acted on.
             known, twin = _also_faulty(events[key], "EventId"), _event(item)
             unreadable = {*known.disputed, *known.faults, *twin.faults}
             differ = {name for name, own in FIELDS.items() if getattr(known, own) != getattr(twin, own)}
@@ -286,12 +285,12 @@ def _event(item: Object) -> Event:
     )
     if not faults:
         return event
-    # A repeated field is as unreadable as one of the wrong type.
+    # A repeated field is as unreadable as a mistyped one.
     fields = {azure: ours for azure, ours in FIELDS.items() if azure in faults and ours != "event_id"}
     return replace(event, faults=tuple(sorted(faults)), **dict.fromkeys(fields.values()))
 
 
-def unknown_words(event: Event) -> tuple[str, ...]:
+def unknown_value_fields(event: Event) -> tuple[str, ...]:
     """Return Azure's names of the fields whose value this version doesn't know. A missing field is not included."""
     known = (
         ("EventType", event.event_type, KNOWN_TYPES),
@@ -299,7 +298,7 @@ def unknown_words(event: Event) -> tuple[str, ...]:
         ("EventSource", event.source, KNOWN_SOURCES),
         ("ResourceType", event.resource_type, KNOWN_RESOURCE_TYPES),
     )
-    return tuple(name for name, word, words in known if word is not None and word not in words)
+    return tuple(name for name, value, values in known if value is not None and value not in values)
 
 
 FIELDS = {
@@ -351,7 +350,7 @@ _CLOCK = r"(?:[01]\d|2[0-3]):\d{2}:\d{2}"
 _RFC1123 = re.compile(
     rf"(?:[A-Za-z]{{3,9}}, )?(\d{{1,2}}) ([A-Za-z]{{3}}) (\d{{4}}) ({_CLOCK}) (?:GMT|UTC|([+-]\d{{4}}))", re.ASCII
 )
-# .NET writes seven digits of a second: those below a microsecond are ignored.
+# .NET writes seven digits of a second; digits below a microsecond are ignored.
 _ISO8601 = re.compile(rf"\d{{4}}-\d{{2}}-\d{{2}}[T ]{_CLOCK}(?:\.\d{{1,9}})?(?:Z|[+-]\d{{2}}:?[0-5]\d)?", re.ASCII)
 _LONGEST_TIME = 64
 

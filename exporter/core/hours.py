@@ -98,7 +98,7 @@ class Hours(Struct, frozen=True):
             yield from _instants(midnight + timedelta(minutes=minutes), self.zone)
 
 
-@lru_cache(32)  # at each poll it is asked for every event of a document, at the same instant
+@lru_cache(32)  # each poll calls it for every event of a document with the same instant
 def _next_change(hours: Hours, now: datetime) -> datetime | None:
     local = hours.local(now)
     if local is None:
@@ -129,8 +129,7 @@ def _instants(wall: datetime, zone: tzinfo) -> Iterator[datetime]:
     If the clock is set back or forward over the time, also yield the moment at which it's set. A skipped time is never
     shown.
     """
-    # For a time that is left out, fold 1 is before that moment and fold 0 after it; for one that comes twice the other
-    # way round (PEP 495).
+    # Fold 1 of a skipped time is before the change and fold 0 after it; a repeated time is the reverse (PEP 495).
     first, last = sorted(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     yield first
     if first == last:

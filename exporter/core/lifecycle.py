@@ -90,11 +90,11 @@ def advance(
 
     `poll_interval` is in seconds; `event_memory_bytes` bounds the closed events and what is kept of earlier documents.
     """
-    document = document.with_unread(tracked.event for tracked in _maybe_there(state, document))
+    document = document.with_unread(tracked.event for tracked in _possibly_hidden(state, document))
     continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
-        _warming(state, document, now, again=anomaly == "incarnation-restarted"),
+        _with_warmup(state, document, now, again=anomaly == "incarnation-restarted"),
         last_good=now,
         observed_seconds=continuity.observed_seconds,
         document_rejected="",
@@ -111,14 +111,14 @@ def advance(
             transitions.append(transition)
     leaving = [before for key, before in state.tracked.items() if key not in tracked]
     started = newly_started(state.tracked.keys(), document.events) if leaving else {}
-    gone = [_leave(before, continuity, started) for before in leaving]
+    closing = [_close_event(before, continuity, started) for before in leaving]
     seen = replace(touched, document=document, tracked=_bounded(tracked, event_memory_bytes))
-    after_all = close(seen, [leave.tracked for leave in gone], now.wall, event_memory_bytes)
+    after_all = close(seen, [transition.tracked for transition in closing], now.wall, event_memory_bytes)
     final, rejections = rejected(after_all, document)
-    return DocumentStep(final, continuity, tuple(gone + transitions), rejections, True, anomaly)
+    return DocumentStep(final, continuity, tuple(closing + transitions), rejections, True, anomaly)
 
 
-def _maybe_there(state: State, document: Document) -> Iterator[TrackedEvent]:
+def _possibly_hidden(state: State, document: Document) -> Iterator[TrackedEvent]:
     """Yield the events missing in the document that may still be in it: beyond its bound, or with an unreadable id.
 
     Such an element has the event's type and resources. It hides one event at most, and none if it was already there
@@ -145,7 +145,7 @@ def _likenesses(document: Document | None) -> Counter[Likeness | None]:
     return Counter(item.likeness for item in (document.rejected if document else ()) if item.likeness)
 
 
-def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
+def _with_warmup(state: State, document: Document, now: Instant, *, again: bool) -> State:
     """Return the state with the start of the service's warm-up, which ends with the first event in a document."""
     flows = bool(document.events or document.rejected)
     if state.first_answer is None or again:
@@ -197,7 +197,7 @@ def _follow(before: TrackedEvent, event: Event, continuity: Continuity) -> tuple
     unexpected = kind is TransitionKind.UPDATED and phase is not before.phase
     started = _gapped(before, continuity) if present else _first_seen(before, event, continuity)
     if kind is None and started is before and event == before.event:
-        return before, None  # the same object, whose text on disk is kept
+        return before, None  # the same object keeps its text on disk
     unsettled = bool(changed) or unexpected or event.is_ambiguous or (present and before.event.is_ambiguous)
     after = _moved(started, event, kind, changed=unsettled, continuity=continuity)
     if kind is None:
@@ -270,7 +270,7 @@ def _started_by(before: TrackedEvent, continuity: Continuity) -> StartedBy:
     return StartedBy.NOT_BEFORE if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: TrackedEvent, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
+def _close_event(before: TrackedEvent, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
     """Return the closing transition of an event: CANCELED only if nothing else can have happened.
 
     An event that may continue under a new id, one of those in `started` by their likeness, is ENDED.
@@ -290,7 +290,7 @@ def _leave(before: TrackedEvent, continuity: Continuity, started: Mapping[Likene
 
 def _unseen(before: TrackedEvent, continuity: Continuity) -> tuple[str, ...]:
     reasons = list(continuity.unseen)
-    if phase_of(before.event) is Phase.UNKNOWN or before.event.is_unread:  # by its last status, also after a known one
+    if phase_of(before.event) is Phase.UNKNOWN or before.event.is_unread:  # by its last status, even after a known one
         reasons.append("unknown-status")
     elif before.started_at is not None:
         reasons.append("was-started")
@@ -299,7 +299,7 @@ def _unseen(before: TrackedEvent, continuity: Continuity) -> tuple[str, ...]:
     elif before.approval.doubtful:
         reasons.append("approval-unanswered")
     ahead = before.event.not_before if "NotBefore" not in before.event.disputed else None
-    if ahead is None:  # an earlier, readable one may have been moved
+    if ahead is None:  # an earlier readable one may have moved
         reasons.append("not-before-unknown")
     elif continuity.now.wall >= ahead:
         reasons.append("not-before-passed")

@@ -27,8 +27,8 @@ CLOSED_KEPT: Final = 32
 """Maximum number of closed events, which are written with every commit. Sent approvals and Started ids are kept longer,
 in their own stores."""
 SENT_KEPT: Final = timedelta(days=30)
-_TRACKED_EVENT_BYTES: Final = 1024  # of a history beside Azure's own object
-_SENT_BYTES: Final = 320  # of an approval, beside the id
+_TRACKED_EVENT_BYTES: Final = 1024  # of a tracked event without Azure's object
+_SENT_BYTES: Final = 320  # of an approval without the id
 _STARTED_BYTES: Final = 64
 _LONGEST_STARTED_BYTES: Final = 400 + _STARTED_BYTES
 
@@ -82,7 +82,7 @@ def _recorded(tracked: TrackedEvent) -> bool:
 
 
 def _weight(tracked: TrackedEvent) -> int:
-    azure = len(json.dumps(tracked.event.raw)) * 2  # the typed fields hold most of it again
+    azure = len(json.dumps(tracked.event.raw)) * 2  # the typed fields repeat most of it
     return _TRACKED_EVENT_BYTES + azure + tracked.earlier_bytes
 
 

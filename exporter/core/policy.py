@@ -132,7 +132,7 @@ class Rule(Struct, frozen=True):
             return "EventType"
         if self.event_source is not None and event.source not in self.event_source:
             return "EventSource"
-        duration, high = event.announced_seconds, self.max_duration  # of an unknown one no bound can hold
+        duration, high = event.announced_seconds, self.max_duration  # an unknown duration meets no bound
         known = duration is not None and (self.min_duration or 0) <= duration and (high is None or duration <= high)
         return "DurationInSeconds" if self.asks_duration and not known else ""
 
@@ -200,12 +200,12 @@ class Decision(Struct, frozen=True):
     approved_now: frozenset[str] = frozenset()
 
     @property
-    def words(self) -> tuple[str, str, str]:
-        """Verdict, reason and rule: a decision is published when one of them changes."""
+    def published_values(self) -> tuple[str, str, str]:
+        """Verdict, reason, and rule: a decision is published if one of them changes."""
         return (self.verdict.value, self.reason.value, self.rule)
 
 
-_WHY: Final[Mapping[Reason, str]] = {
+_REASON_TEXTS: Final[Mapping[Reason, str]] = {
     Reason.OFF: "approvals are off",
     Reason.NOT_SCHEDULED: "it is no longer Scheduled",
     Reason.IDENTITY_UNKNOWN: "this VM's name is unknown, or not yet confirmed by the metadata service",
@@ -233,7 +233,7 @@ _WHY: Final[Mapping[Reason, str]] = {
 def reason_text(decision: Decision) -> str:
     """Return the reason of a decision as a clause, with the finding."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
-    return f"{_WHY[decision.reason]}{rule}{f': {decision.finding}' if decision.finding else ''}"
+    return f"{_REASON_TEXTS[decision.reason]}{rule}{f': {decision.finding}' if decision.finding else ''}"
 
 
 def decision_summary(decision: Decision, mode: Mode) -> dict[str, str | None]:

@@ -107,7 +107,7 @@ class RecordFactory(Struct, frozen=True):
             subject=encodable(subject),
             time=self.now,
             severity=severity,
-            # Azure's object was made encodable when it was read.
+            # Azure's object was made encodable when it was parsed.
             data={"event": specific["event"], "vm": dict(vm_data(self.vm)), **_null_for("", encodable(data, DEPTH))},
         )
 
@@ -140,7 +140,12 @@ class RecordFactory(Struct, frozen=True):
                 tracked, transition.unseen, last_published=transition.last_published, watching=self.watching
             )
         return self.about_event(
-            state, tracked, transition.kind.value, severity(transition), sentence(transition, self.vm.name), data
+            state,
+            tracked,
+            transition.kind.value,
+            severity(transition),
+            transition_message(transition, self.vm.name),
+            data,
         )
 
     def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
@@ -236,7 +241,7 @@ class RecordFactory(Struct, frozen=True):
         data = {"fault": rejection.fault}
         if rejection.key and rejection.key in state.tracked:
             tracked = state.tracked[rejection.key]
-            # Of other fields it depends on the rules, and the decision's record says it.
+            # Other fields matter only to some rules; the decision's record shows that.
             held = ", so it cannot be approved" if tracked.event.faulty else ""
             message = f"Event {tracked.event.event_id} has unreadable or unknown fields{held}: {rejection.fault}"
             return self.about_event(state, tracked, RecordKind.EVENT_REJECTED, "WARN", message, data)
@@ -333,7 +338,7 @@ def event_label(tracked: TrackedEvent) -> str:
     return f"{tracked.event_type or 'event of unknown type'} {tracked.event.event_id}"
 
 
-def sentence(transition: Transition, vm_name: str) -> str:
+def transition_message(transition: Transition, vm_name: str) -> str:
     """Return a transition as a human-readable sentence."""
     tracked = transition.tracked
     event = EventNow(tracked, vm_name)

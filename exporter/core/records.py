@@ -22,7 +22,7 @@ from exporter.core.strict_json import encodable
 
 SCHEMA_VERSION: Final = 1
 DATA_SCHEMA: Final = "urn:azure-scheduled-events-exporter:schema:record:v1"
-DEPTH: Final = 80  # of a record's data: that of one event (`strict_json.encodable`), and of what is around it
+DEPTH: Final = 80  # of a record's data: an event's (`strict_json.encodable`) plus the levels around it
 CONTENT_TYPE: Final = "application/cloudevents+json"
 
 
@@ -47,9 +47,8 @@ KINDS: Final = (*map(str, TransitionKind), *map(str, RecordKind))
 """Every published kind, transitions first."""
 
 
-# Which tags of this VM are published is configured, and never another one, since tags may hold secrets. Azure compares
-# their names without regard to case [Azure Resource Manager, Tag usage and recommendations]; they are published as they
-# are configured.
+# Only configured tags are published, since tags may contain secrets. Azure compares their names ignoring case
+# [Azure Resource Manager, Tag usage and recommendations]; they are published as configured.
 MAX_TAGS: Final = 16
 """Each tag is a label of `vm_info`, on each VM of a fleet."""
 MAX_TAG_NAME: Final = 512
@@ -220,7 +219,7 @@ class Record(Struct, frozen=True):
             raise ValueError(f"not a record: {event['type']!r} at {event['time']!r}")
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("not a record: id, source, subject and severity are strings")
-        "".join(texts).encode()  # half a surrogate pair, which only damage writes, is a ValueError
+        "".join(texts).encode()  # half a surrogate pair, only present in damaged data, is a ValueError
         record_id, source, subject, severity = texts
         return cls(record_id, kind, source, subject, time, severity, event["data"])
 

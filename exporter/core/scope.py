@@ -163,12 +163,12 @@ class _Scope:
             return after
         joins = before is Ownership.THEIRS and ownership is not Ownership.THEIRS
         as_new = self._first_seen_now(after) if joins else after
-        if joins:  # takeover and settling begin now, whether or not its records do
+        if joins:  # takeover and settling begin now, even if its records don't
             after = replace(after, first_seen_at=as_new.first_seen_at, unchanged_at=as_new.unchanged_at)
         after = _marked(as_new if in_scope and not was_in_scope else after, in_scope, ownership)
         self._publish(was, after, move, was_in_scope=was_in_scope, joined=ownership is not Ownership.THEIRS)
         if before is Ownership.OURS and ownership is Ownership.THEIRS:
-            # Of unknown status until its end: counts at both ends then.
+            # If its status was unknown until its end, it counts at both ends.
             self.counted.append(replace(self._left(was, after, move), newly_seen=was.phase is Phase.UNKNOWN))
         elif before is Ownership.OURS:
             self.counted += [move] if move else []
@@ -212,7 +212,7 @@ class _Scope:
             if kind:
                 begins = self._move(kind, after, move)
                 self.published.append(replace(begins, newly_seen=True, joined=joined))
-            if after.faults_recorded:  # not recorded while it was an event of others
+            if after.faults_recorded:  # not recorded while it was out of scope
                 self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
         elif was_in_scope:
             self.published.append(self._left(was, after, move))

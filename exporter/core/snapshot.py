@@ -158,7 +158,7 @@ def severity_key(event: EventNow) -> tuple[int, int, datetime]:
     return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency_key(event))
 
 
-# -- the gate: whether a load balancer shall send this VM traffic
+# -- the gate: whether a load balancer should send traffic to this VM
 
 LEAD_SECONDS: Final = 120.0
 EVENT_TYPES: Final = ("Reboot", "Redeploy", "Preempt", "Terminate")
@@ -234,14 +234,14 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
     last = status.state.last_good
     if last is None:
         return Gate(GateReason.NOT_READ)
-    age = now.since(last)  # None: read by a process before this one, and the clock was set back since
+    age = now.since(last)  # None: an earlier process read it, and the clock was set back since
     if age is None or age > status.stale_after:
         return Gate(GateReason.STALE)
     closing = [
         (gate, event)
         for event in status.events
         if (gate := _closed_by(event, now, policy)) is not None
-        # The last thing asked: in a scale set every VM reads every VM's events, each with many names.
+        # Checked last: in a scale set every VM reads the events of all VMs, each with many names.
         and event.ownership is Ownership.OURS
     ]
     if not closing:

@@ -106,7 +106,7 @@ class StateWriter:
         document = state.document
         rest = replace(
             _kept(state),
-            rejected=sorted(state.rejected),  # in order, so that equal states make equal texts
+            rejected=sorted(state.rejected),  # sorted, so that equal states have equal texts
             **dict.fromkeys(_BY_EVENT, EMPTY),
         )
         members = [_json(rest)[1:-1], *(each.update(getattr(state, name)) for name, each in self._written.items())]
@@ -156,12 +156,12 @@ def _whole(stored: _Text) -> State:
     """Return the state with its document."""
     state, document = stored.state, stored.document
     if state != _kept(state):
-        raise ValueError("a field that is not kept")
+        raise ValueError("a field that is not kept on disk")
     if any(key != tracked.key for key, tracked in (*state.tracked.items(), *state.closed.items())):
-        raise ValueError("a history under another event's key")
+        raise ValueError("an event under another event's key")
     if document is None:
         return state
     if sorted(document.events) != sorted(state.tracked):
-        raise ValueError("the document's events are not those that are tracked")
+        raise ValueError("the document's events differ from the tracked ones")
     events = tuple(state.tracked[key].event for key in document.events)
     return replace(state, document=Document(document.incarnation, events, document.rejected))

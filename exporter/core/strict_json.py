@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-INT_LIMIT = 2**63  # what SQLite, OTLP and Prometheus can all carry
+INT_LIMIT = 2**63  # the range of SQLite, OTLP, and Prometheus
 
 
 class Object(dict[str, Any]):
@@ -74,13 +74,11 @@ def encodable(value: Any, depth: int = 64) -> Any:
         if not depth:
             return "…"
         return {
-            key if type(key) is str and key.isascii() and "\x00" not in key else _name(key): encodable(item, depth - 1)
+            key if type(key) is str and key.isascii() and "\x00" not in key else encodable(str(key)): encodable(
+                item, depth - 1
+            )
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return [encodable(item, depth - 1) for item in value] if depth else "…"
     return encodable(str(value))
-
-
-def _name(key: Any) -> str:
-    return str(encodable(key if isinstance(key, str) else str(key)))

@@ -14,7 +14,7 @@ from exporter.core.document import (
     DocumentError,
     document_from,
     parse_document,
-    unknown_words,
+    unknown_value_fields,
 )
 from tests.support.core_documents import body, event, one, parsed
 
@@ -275,6 +275,6 @@ def test_fields_that_every_version_has_are_missed() -> None:
 def test_unknown_words_are_named_and_kept() -> None:
     """Azure may add words: they are passed on, counted and never acted on. A missing field is no word."""
     found = one(EventType="Hibernate", EventStatus="Paused", EventSource="Robot", ResourceType="Disk", NotBefore="")
-    assert unknown_words(found) == ("EventType", "EventStatus", "EventSource", "ResourceType")
+    assert unknown_value_fields(found) == ("EventType", "EventStatus", "EventSource", "ResourceType")
     assert found.event_type == "Hibernate"
-    assert unknown_words(one(EventSource=..., ResourceType=...)) == ()
+    assert unknown_value_fields(one(EventSource=..., ResourceType=...)) == ()

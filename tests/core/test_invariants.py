@@ -34,7 +34,7 @@ from tests.support import oracle
 from tests.support.approval_case import hours
 from tests.support.core_documents import NOON, context_of, event
 from tests.support.effort import LONG, Tried, examples
-from tests.support.records_reading import unknown_words
+from tests.support.records_reading import unknown_value_fields
 
 HOLD: Final = "/etc/hold"
 
@@ -475,8 +475,10 @@ class Life:
             records.append(record)
         for decision in decide(self.policy, state, situation_of(self.setup_now, self.policy, document)):
             tracked = state.tracked[decision.key]
-            if tracked.decided != decision.words:
-                state, record = writer.decision(with_tracked(state, replace(tracked, decided=decision.words)), decision)
+            if tracked.decided != decision.published_values:
+                state, record = writer.decision(
+                    with_tracked(state, replace(tracked, decided=decision.published_values)), decision
+                )
                 records.append(record)
         self.state = state
         return step, records
@@ -487,7 +489,7 @@ class Life:
             assert record.id not in self.facts, f"{record.kind} has the id of {self.facts[record.id]}"
             self.facts[record.id] = record.kind
             assert Record.from_json(record.to_json()) == record
-            assert unknown_words(record.data) == [], record.data
+            assert unknown_value_fields(record.data) == [], record.data
             assert record.data["kind"] == record.kind
             assert record.data["event_id"] in {None, folded(record.subject)}
         self.whole(records)

@@ -35,7 +35,7 @@ from exporter.core.state import (
 )
 from tests.support.approval_case import OURS
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
-from tests.support.records_reading import unknown_words
+from tests.support.records_reading import unknown_value_fields
 
 KEY: Final = folded(EVENT_ID)
 SCHEMA: Final[Mapping[str, Any]] = json.loads(
@@ -149,7 +149,7 @@ def test_every_kind_of_record_is_as_the_schema_says(kind: str) -> None:
 def test_what_is_not_known_is_null_in_every_kind(kind: str) -> None:
     """Never -1 or an empty text, but in Azure's own object, which is as it was received."""
     found = cloudevent(kind)
-    assert unknown_words(found["data"]) == []
+    assert unknown_value_fields(found["data"]) == []
     event_of = found["data"]["event"]
     assert not isinstance(event_of, dict) or -1 in event_of.values()
 

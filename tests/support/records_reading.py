@@ -10,7 +10,7 @@ KNOWN: Final = ("notice_seconds", "seconds", "document_incarnation")
 Azure's own number, which a stand-in may begin anywhere."""
 
 
-def unknown_words(data: Mapping[str, Any]) -> list[str]:
+def unknown_value_fields(data: Mapping[str, Any]) -> list[str]:
     """The places in a record's data, but for Azure's own object, with -1 or an empty text where null belongs."""
     return list(_unknown({name: value for name, value in data.items() if name != "event"}, "data"))
 

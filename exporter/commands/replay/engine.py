@@ -19,7 +19,7 @@ from exporter.commands.replay.decisions import Moment, ReplayResult
 from exporter.commands.replay.inputs import ReplayPlan
 from exporter.config.load import PolicyRead
 from exporter.core import cycle
-from exporter.core.continuity import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
+from exporter.core.continuity import DEACTIVATION_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.cycle import Observation
 from exporter.core.decision import Explanation, decision_change_points, explain_decision, files_to_check, match
 from exporter.core.document import Document, DocumentError, alike, folded, parse_document
@@ -370,7 +370,7 @@ class ReplayEngine:
             at = interruption.at.wall + timedelta(seconds=patience, milliseconds=1)
             if at <= until:
                 self._run(cycle.TimePassed(), at)
-        for mark in (UNAVAILABLE_SECONDS, SWITCH_OFF_NEAR_SECONDS):
+        for mark in (UNAVAILABLE_SECONDS, DEACTIVATION_NEAR_SECONDS):
             outage = self._state.outage
             if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
                 continue
