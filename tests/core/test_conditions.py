@@ -1,4 +1,4 @@
-"""What is asked once a rule matches, how a decision is explained, and the waiting between attempts."""
+"""Conditions of a matching rule, explanations of decisions, and the backoff between attempts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_o
 # -- conditions of a rule
 
 
-def test_settled_is_unchanged_for_so_long() -> None:
-    """Not a second earlier."""
+def test_settle_holds_until_the_event_is_unchanged_for_its_seconds() -> None:
+    """Approved at exactly the configured time."""
     case = Case().rules(settle=5.0)
     assert [recorded(replace(case, known_for=seconds)) for seconds in (0, 4, 5)] == ["settling", "settling", ""]
 
@@ -36,8 +36,7 @@ def test_settled_is_unchanged_for_so_long() -> None:
         (Presence.UNTRUSTED, "not-prepared"),
     ],
 )
-def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> None:
-    """Anything else is not."""
+def test_only_a_ready_file_known_to_exist_approves(presence: Presence, reason: str) -> None:
     path = f"/run/ready/{EVENT_ID}"
     case = Case(context=context_of(files={path: presence})).rules(require_file="/run/ready/{event_id}")
     assert files_to_check(case.policy, parsed(event())) == {path}
@@ -48,8 +47,8 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
     ("presence", "reason"),
     [(Presence.PRESENT, "held"), (Presence.ABSENT, ""), (Presence.UNKNOWN, "held"), (Presence.UNTRUSTED, "held")],
 )
-def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
-    """A file that can't be looked at holds."""
+def test_hold_file_holds_unless_known_to_be_absent(presence: Presence, reason: str) -> None:
+    """A hold file whose presence is unknown or untrusted holds the event."""
     policy = replace(ENFORCE, hold_file="/etc/hold")
     assert recorded(Case(policy=policy, context=context_of(files={"/etc/hold": presence}))) == reason
     assert recorded(Case(policy=policy)) == "held"
@@ -69,8 +68,8 @@ def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: s
         ((None,), "not-quiet"),
     ],
 )
-def test_quiet_is_that_no_other_event_can_be_started(others: tuple[Any, ...], reason: str) -> None:
-    """Of any VM; what can't be read may be."""
+def test_when_quiet_holds_if_another_event_may_be_started(others: tuple[Any, ...], reason: str) -> None:
+    """Events of any VM count, and so do elements that can't be read."""
     assert recorded(replace(Case().rules(when_quiet=True), others=others)) == reason
 
 
@@ -100,8 +99,8 @@ HOSTILE_IDS = [
     | st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=100)
 )
 @example(event_id="..")
-def test_no_event_id_leaves_the_folder_of_its_file(template: str, event_id: str) -> None:
-    """On neither kind of system: the path has the template's own parts, but for the one that holds the id."""
+def test_event_id_never_leaves_the_directory_of_its_file(template: str, event_id: str) -> None:
+    """On POSIX and Windows, only the part with the event id differs from the template."""
     rule = replace(ANY_REBOOT, require_file=template)
     path = prepared_path(rule, one(EventId=event_id.replace("\0", "x")))
     if path is None:
@@ -113,8 +112,8 @@ def test_no_event_id_leaves_the_folder_of_its_file(template: str, event_id: str)
     assert path == template.replace("{event_id}", event_id)
 
 
-def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> None:
-    """Also where the file that it would lead to is there."""
+def test_event_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> None:
+    """Even if the file that the path would lead to exists."""
     (tmp_path / "there").touch()
     template = f"{tmp_path}/ready/{{event_id}}"
     watcher = Watcher.fresh()
@@ -125,8 +124,8 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
     assert files_to_check(policy, parsed(event("../there"))) == frozenset()
 
 
-def test_files_are_looked_at_only_where_they_can_matter() -> None:
-    """Those of a rule not with approvals off, nor for events it is not about; the hold file always, to be shown."""
+def test_files_are_checked_only_if_they_matter() -> None:
+    """A rule's file isn't checked in mode off or for other events; the hold file always is, for its gauge."""
     rules = (replace(ANY_REBOOT, require_file="/run/ready"),)
     policy = replace(ENFORCE, hold_file="/etc/hold", rules=rules)
     assert files_to_check(policy, parsed(event())) == {"/etc/hold", "/run/ready"}
@@ -140,13 +139,13 @@ def test_files_are_looked_at_only_where_they_can_matter() -> None:
 
 @pytest.mark.parametrize(("names", "reason"), [(1, ""), (2, ""), (3, "too-many-resources")])
 def test_more_resources_than_the_rule_allows_hold(names: int, reason: str) -> None:
-    """An approval is for all of them."""
+    """An approval is for all VMs in Resources."""
     resources = [f"vm-{number}" for number in range(names)]
     assert recorded(Case({"Resources": resources}).rules(max_resources=2)) == reason
 
 
-def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
-    """Start is within, end is not."""
+def test_event_is_approved_within_hours_and_held_outside() -> None:
+    """The start is within the hours, the end isn't."""
     case = Case().rules(hours=hours("22:00-05:00", "Sat", timezone="Europe/Berlin"))
     for moment, reason in (
         ("2026-11-28T20:59:59.999999+00:00", "out-of-hours"),
@@ -159,8 +158,8 @@ def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
         assert recorded(replace(case, context=context_of(now=datetime.fromisoformat(moment)))) == reason, moment
 
 
-def test_a_time_that_is_not_known_is_within_no_hours() -> None:
-    """One without a zone, which is the time of day nobody knows where: not even of those of the whole day."""
+def test_unknown_time_is_within_no_hours() -> None:
+    """A time without a zone is unknown: it is not even within hours that span the whole day."""
     case = Case().rules(hours=hours())
     (explained,) = explain(case.policy, case.state(), context_of(now=NOON.replace(tzinfo=None)))
     assert explained.decision.reason is Reason.OUT_OF_HOURS
@@ -169,7 +168,7 @@ def test_a_time_that_is_not_known_is_within_no_hours() -> None:
 
 
 def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
-    """With the offset, since the clocks are set back: on the day of the year on which half past two comes twice."""
+    """With the UTC offset: on the day on which clocks are set back, 02:30 occurs twice."""
 
     def finding(now: str) -> str:
         case = Case().rules(hours=hours("02:15-02:45", timezone="Europe/Berlin"))
@@ -187,8 +186,8 @@ def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
 
 
 @pytest.mark.parametrize("reason", [*SPOILERS, Reason.NONE])
-def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
-    """The first condition that is not met is the reason, and a rule that matched is among the evaluations."""
+def test_explanation_agrees_with_its_decision(reason: Reason) -> None:
+    """The first unmet condition is the reason, and a rule that matched is among the evaluations."""
     case = SPOILERS[reason](Case()) if reason is not Reason.NONE else Case()
     explained = next(found for found in explain(case.policy, case.state(), case.context) if found.decision.key == KEY)
     assert explained.decision == case.decision()
@@ -200,8 +199,8 @@ def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
     assert matched == ([explained.decision.rule] if explained.decision.rule else [])
 
 
-def test_an_explanation_names_the_field_that_a_rule_could_not_read() -> None:
-    """Malformed by a rule shows the rule."""
+def test_explanation_names_the_field_that_a_rule_cannot_read() -> None:
+    """A decision `malformed` by a rule contains the evaluation of that rule."""
     case = Case({"DurationInSeconds": "5"}).rules(min_duration=0)
     (explained,) = explain(case.policy, case.state(), case.context)
     assert [(trial.outcome, trial.field) for trial in explained.evaluations] == [
@@ -209,8 +208,7 @@ def test_an_explanation_names_the_field_that_a_rule_could_not_read() -> None:
     ]
 
 
-def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
-    """The moments of takeover and settling that are still to come."""
+def test_change_points_are_the_future_times_of_takeover_and_settling() -> None:
     case = at_place(3, takeover_after=10.0).rules(settle=15.0)
     state = case.state()
     assert decision_change_points(case.policy, state, "vm-0") == (
@@ -220,8 +218,8 @@ def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
     assert decision_change_points(ENFORCE, state, "vm-0") == ()
 
 
-def test_the_next_edge_of_the_hours_is_a_turning_point() -> None:
-    """Of the rule that matches, and of no other."""
+def test_next_edge_of_the_hours_is_a_change_point() -> None:
+    """Only for the rule that matches."""
     case = Case().rules(hours=hours("22:00-05:00"))
     state = case.state()
     assert state.last_good is not None
@@ -251,8 +249,8 @@ def test_the_next_edge_of_the_hours_is_a_turning_point() -> None:
         ({"Resources": "vm-0"}, "malformed"),
     ],
 )
-def test_an_approved_event_is_outdated_when_its_content_would_now_be_held(fields: dict[str, Any], reason: str) -> None:
-    """What has simply passed, such as its status, is not asked again."""
+def test_approved_event_is_outdated_if_its_content_would_now_be_held(fields: dict[str, Any], reason: str) -> None:
+    """Conditions that only time changes, for example the status, aren't checked again."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(**fields))
@@ -262,10 +260,10 @@ def test_an_approved_event_is_outdated_when_its_content_would_now_be_held(fields
 
 
 @pytest.mark.parametrize("status", ["Scheduled", "Started"])
-def test_an_approved_event_that_comes_to_touch_more_vms_is_outdated_and_one_whose_hours_are_over_is_not(
+def test_approved_event_is_outdated_by_more_vms_but_not_by_the_end_of_hours(
     status: str,
 ) -> None:
-    """The approval was sent within the hours; for those that joined it nobody approved it."""
+    """The approval was sent within the hours, but was not decided for the VMs that joined."""
     rules = Case().rules(max_resources=1, hours=hours("00:00-01:00")).policy
     watcher = Watcher.fresh()
     watcher.sees(event())
@@ -278,8 +276,7 @@ def test_an_approved_event_that_comes_to_touch_more_vms_is_outdated_and_one_whos
 # -- attempts
 
 
-def test_waiting_doubles_from_five_seconds_to_a_minute() -> None:
-    """5, 10, 20, 40, 60, 60, whatever the number."""
+def test_backoff_doubles_from_five_seconds_to_a_minute() -> None:
     assert [POST_BACKOFF.after(attempts) for attempts in (1, 2, 3, 4, 5, 6, 10**9)] == [5, 10, 20, 40, 60, 60, 60]
 
 
@@ -305,8 +302,8 @@ START = Instant(NOON, 100.0)
         (1, (3600, None), (0, 105.0), True),
     ],
 )
-def test_an_attempt_is_due_only_after_its_wait(attempts: int, last: Any, now: Any, due: bool) -> None:
-    """By the monotonic clock; across a restart the wait begins again, whatever the wall clock shows."""
+def test_attempt_is_due_only_after_its_backoff(attempts: int, last: Any, now: Any, due: bool) -> None:
+    """By the monotonic clock. Across a restart the backoff starts again, whatever the wall clock shows."""
 
     def moment(given: Any) -> Instant | None:
         if given is None or isinstance(given, Instant):
@@ -321,8 +318,8 @@ def test_an_attempt_is_due_only_after_its_wait(attempts: int, last: Any, now: An
     assert attempt_due(tracked, at, START) is due
 
 
-def test_a_post_that_was_cut_off_stays_in_doubt() -> None:
-    """The process died over it; that the next one is refused does not say what became of the first."""
+def test_interrupted_post_remains_doubtful() -> None:
+    """The process died during the POST; a later rejection doesn't show whether Azure accepted it."""
     first = begin_attempt(Approval(), START, "all")
     second = begin_attempt(first, Instant(NOON, 110.0), "all")
     assert (first.in_flight, first.unanswered, first.attempts) == (True, False, 1)

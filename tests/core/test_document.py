@@ -1,4 +1,4 @@
-"""The parser: strict about the document, tolerant about each event, never fooled and never slow."""
+"""The parser: strict about the document, tolerant about each event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reason_of(raw: bytes) -> str:
 
 
 @pytest.mark.parametrize("raw", [b"", b" ", b"\r\n\t", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"])
-def test_an_empty_body_is_an_error_and_never_no_events(raw: bytes) -> None:
+def test_empty_body_is_an_error_and_not_an_empty_document(raw: bytes) -> None:
     """A proxy's empty 200 must not look like "nothing is scheduled"."""
     assert reason_of(raw) == "empty"
 
@@ -57,8 +57,8 @@ def test_an_empty_body_is_an_error_and_never_no_events(raw: bytes) -> None:
         b'{"a":' * 100_000,
     ],
 )
-def test_what_is_not_strict_json_is_refused(raw: bytes) -> None:
-    """JSON's own rules hold: no NaN, no half documents, no other encodings, no bottomless nesting."""
+def test_invalid_json_is_rejected(raw: bytes) -> None:
+    """NaN, truncated documents, other encodings, and deep nesting are rejected."""
     assert reason_of(raw) == "not-json"
 
 
@@ -86,33 +86,31 @@ def test_what_is_not_strict_json_is_refused(raw: bytes) -> None:
         b'{"DocumentIncarnation": 1, "DocumentIncarnation": 2, "Events": []}',
     ],
 )
-def test_json_that_is_no_document_is_refused(raw: bytes) -> None:
-    """Only a whole, well-formed document counts: an integer number that fits everywhere and an array, each once."""
+def test_json_that_is_not_a_document_is_rejected(raw: bytes) -> None:
+    """A document has one 64-bit integer DocumentIncarnation and one array Events."""
     assert reason_of(raw) == "not-a-document"
 
 
 @pytest.mark.parametrize("number", [0, -1, 1, 2**63 - 1, -(2**63)])
-def test_every_number_that_fits_is_a_number(number: int) -> None:
-    """The document's number is compared, never trusted to grow."""
+def test_any_64_bit_incarnation_is_valid(number: int) -> None:
+    """DocumentIncarnation is only compared; it may decrease."""
     assert parse_document(body(number)).incarnation == number
 
 
-def test_a_byte_order_mark_and_unknown_members_do_no_harm() -> None:
-    """What a strange but right server sends is read."""
+def test_byte_order_mark_and_unknown_members_are_ignored() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps({"New": 1, "DocumentIncarnation": 7, "Events": [event()]}).encode()
     assert [found.event_type for found in parse_document(raw).events] == ["Reboot"]
 
 
-def test_a_decoded_document_is_read_like_its_bytes() -> None:
-    """Recordings come decoded: both doors lead into one room."""
+def test_decoded_document_equals_the_parsed_bytes() -> None:
+    """Recordings contain decoded documents."""
     assert document_from(json.loads(body(3, event()))) == parse_document(body(3, event()))
 
 
 # -- one event among others
 
 
-def test_a_good_event_is_read_whole() -> None:
-    """Every documented field arrives typed."""
+def test_valid_event_has_all_typed_fields() -> None:
     found = one()
     assert (found.event_type, found.resources, found.status) == ("Reboot", ("vm-0",), "Scheduled")
     assert (found.source, found.duration, found.resource_type) == ("User", -1, "VirtualMachine")
@@ -140,22 +138,22 @@ def test_a_good_event_is_read_whole() -> None:
         (event("a\0b"), "unreadable-event-id"),
     ],
 )
-def test_an_element_that_cannot_be_tracked_is_kept_and_hides_nothing(item: Any, fault: str) -> None:
-    """One bad event never hides a good one, before or after it."""
+def test_untrackable_element_is_kept_and_hides_no_event(item: Any, fault: str) -> None:
+    """An invalid element before or after a valid event doesn't hide it."""
     found = parsed(event("before"), item, event("after"))
     assert [good.event_id for good in found.events] == ["before", "after"]
     assert [bad.fault for bad in found.rejected] == [fault]
     assert not any(good.faults for good in found.events)
 
 
-def test_an_id_of_100_characters_is_an_id() -> None:
-    """The limit itself is within."""
+def test_event_id_of_100_characters_is_valid() -> None:
+    """100 is the limit."""
     assert one(EventId="x" * 100).event_id == "x" * 100
 
 
 @pytest.mark.parametrize("twin", ["a-1", "A-1"])
 def test_two_events_with_one_id_are_both_malformed(twin: str) -> None:
-    """No reader can know which one is meant, in whatever case: the first is faulty, the second is kept aside."""
+    """Ids ignore case. The first event gets a fault, the second is rejected."""
     found = parsed(event("a-1"), event(twin, EventType="Freeze"), event("b"))
     first, other = found.events
     assert (first.event_id, first.faulty, first.faults) == ("a-1", True, ("EventId",))
@@ -163,15 +161,15 @@ def test_two_events_with_one_id_are_both_malformed(twin: str) -> None:
     assert [(bad.fault, bad.raw["EventType"]) for bad in found.rejected] == [("duplicate-event-id", "Freeze")]
 
 
-def test_three_of_one_id_are_one_event_and_two_rejections() -> None:
-    """The fault is named once however often the id comes."""
+def test_three_events_with_one_id_are_one_event_and_two_rejections() -> None:
+    """The fault is named once."""
     found = parsed(event("a"), event("a"), event("A"))
     assert [good.faults for good in found.events] == [("EventId",)]
     assert [bad.fault for bad in found.rejected] == ["duplicate-event-id"] * 2
 
 
-def test_an_id_that_stands_there_twice_in_one_object_is_unreadable() -> None:
-    """A reader that takes the first and one that takes the last would approve different events."""
+def test_repeated_event_id_in_one_object_is_unreadable() -> None:
+    """Readers that use the first or the last value would approve different events."""
     raw = b'{"DocumentIncarnation": 1, "Events": [{"EventId": "a", "EventId": "b"}]}'
     assert [bad.fault for bad in parse_document(raw).rejected] == ["unreadable-event-id"]
 
@@ -188,8 +186,8 @@ def test_an_id_that_stands_there_twice_in_one_object_is_unreadable() -> None:
         ("ResourceType", "resource_type"),
     ],
 )
-def test_a_field_that_stands_there_twice_is_unreadable(name: str, field: str) -> None:
-    """Of two values neither is taken, whichever comes last."""
+def test_repeated_field_is_unreadable(name: str, field: str) -> None:
+    """Neither value is used."""
     good = json.dumps(event())[1:-1]
     for value in (json.dumps(event()[name]), '"Freeze"'):
         raw = f'{{"DocumentIncarnation": 1, "Events": [{{{good}, "{name}": {value}}}]}}'.encode()
@@ -198,8 +196,8 @@ def test_a_field_that_stands_there_twice_is_unreadable(name: str, field: str) ->
         assert name in found.faults
 
 
-def test_the_status_of_a_rejected_element_is_told_only_if_it_is_one() -> None:
-    """`when_quiet` asks for it: a status that stands there twice is no status."""
+def test_status_of_a_rejected_element_is_kept_only_if_readable() -> None:
+    """`when_quiet` needs it. A repeated status is unreadable."""
     raw = b'{"DocumentIncarnation": 1, "Events": [{"EventStatus": "Started", "EventStatus": "Scheduled"}]}'
     assert [bad.status for bad in parse_document(raw).rejected] == [None]
     assert [bad.status for bad in parsed({"EventStatus": "Started"}, {"EventStatus": 1}, 5).rejected] == [
@@ -210,22 +208,20 @@ def test_the_status_of_a_rejected_element_is_told_only_if_it_is_one() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, True, "vm-0", {}, ["vm-0", 5], [""], [None], [["vm-0"]], ["a\ud800"]])
-def test_resources_that_are_no_list_of_names_are_a_fault(value: Any) -> None:
-    """A name among things that are none does not make a list of names."""
+def test_resources_that_are_not_all_names_are_a_fault(value: Any) -> None:
     found = one(Resources=value)
     assert (found.resources, found.faulty) == (None, True)
 
 
-def test_no_resources_is_readable_and_too_many_are_not() -> None:
-    """An empty list is a list; too long a one is none."""
+def test_empty_resources_are_readable_and_too_many_are_not() -> None:
     assert one(Resources=[]).resources == ()
     assert one(Resources=["vm-0"] * MAX_RESOURCES).resources is not None
     assert one(Resources=["vm-0"] * (MAX_RESOURCES + 1)).resources is None
 
 
 @pytest.mark.parametrize("value", [True, False, 5.0, 0.0, -1.0, "5", "", None, [5], {}, 10**400, 2**63, -(2**63) - 1])
-def test_a_duration_that_is_no_integer_is_a_fault(value: Any) -> None:
-    """No bool, no float, no string, and nothing that no output can carry."""
+def test_duration_that_is_not_an_integer_is_a_fault(value: Any) -> None:
+    """Booleans, floats, strings, and numbers that no output can represent."""
     found = one(DurationInSeconds=value)
     assert found.duration is None
     assert "DurationInSeconds" in found.faults
@@ -235,8 +231,8 @@ def test_a_duration_that_is_no_integer_is_a_fault(value: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["EventId", "EventType", "EventSource", "EventStatus", "Resources", "NotBefore", "ResourceType"]
 )
-def test_a_number_beyond_all_bounds_is_never_taken_for_a_word(name: str, number: str) -> None:
-    """It is kept for people, as an object: of no type that any field has."""
+def test_number_out_of_range_is_never_a_field_value(name: str, number: str) -> None:
+    """It's kept as an object, the type of no field, so that users can read it."""
     raw = json.dumps({"DocumentIncarnation": 1, "Events": [event(**{name: "here"})]}).replace('"here"', number)
     found = parse_document(raw.encode())
     if name == "EventId":
@@ -246,8 +242,8 @@ def test_a_number_beyond_all_bounds_is_never_taken_for_a_word(name: str, number:
     assert found.events[0].raw[name] == {"number": number}
 
 
-def test_floats_beyond_all_bounds_can_be_published() -> None:
-    """1e999 is a number in JSON and infinite in Python, which no JSON can carry on."""
+def test_infinite_floats_can_be_published() -> None:
+    """1e999 is valid JSON and infinite in Python, which JSON can't represent."""
     raw = body(1, event()).replace(b'"DurationInSeconds": -1', b'"DurationInSeconds": 1e999')
     (found,) = parse_document(raw).events
     assert found.duration is None
@@ -255,25 +251,24 @@ def test_floats_beyond_all_bounds_can_be_published() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 0, 9, 2**63 - 1, -(2**63)])
-def test_a_duration_that_is_an_integer_is_taken(value: int) -> None:
-    """Also -1, which means "not known" and is no fault."""
+def test_integer_duration_is_accepted(value: int) -> None:
+    """Also -1, which means "not known" and isn't a fault."""
     assert one(DurationInSeconds=value).duration == value
 
 
-def test_fields_that_older_versions_lack_are_no_faults() -> None:
-    """Description, EventSource and DurationInSeconds came later than the first api-version."""
+def test_fields_missing_in_older_api_versions_are_not_faults() -> None:
+    """Description, EventSource, and DurationInSeconds are newer than the first API version."""
     found = one(Description=..., EventSource=..., DurationInSeconds=...)
     assert (found.description, found.source, found.duration, found.faults) == (None, None, None, ())
 
 
-def test_fields_that_every_version_has_are_missed() -> None:
-    """Their absence is named."""
+def test_missing_fields_of_every_api_version_are_faults() -> None:
     found = one(EventType=..., Resources=..., NotBefore=..., EventStatus=...)
     assert found.faults == ("EventStatus", "EventType", "NotBefore", "Resources")
 
 
-def test_unknown_words_are_named_and_kept() -> None:
-    """Azure may add words: they are passed on, counted and never acted on. A missing field is no word."""
+def test_unknown_values_are_kept_and_listed() -> None:
+    """Azure may add values. They are published and counted, and never acted on. A missing field isn't listed."""
     found = one(EventType="Hibernate", EventStatus="Paused", EventSource="Robot", ResourceType="Disk", NotBefore="")
     assert unknown_value_fields(found) == ("EventType", "EventStatus", "EventSource", "ResourceType")
     assert found.event_type == "Hibernate"

@@ -1,4 +1,4 @@
-"""The parser given anything at all: what it lets through can be published, and what it costs is bounded."""
+"""The parser with random input: its results can be published, and its cost is bounded."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_what_is_encodable_can_be_encoded_and_stays_so(value: Any) -> None:
-    """UTF-8 takes it, NUL is not in it, and doing it twice changes nothing."""
+def test_encodable_result_is_valid_and_stable(value: Any) -> None:
+    """The result is valid UTF-8 without NUL; a second pass doesn't change it."""
     safe = encodable(value)
     assert b"\0" not in json.dumps(safe, ensure_ascii=False).encode()
     assert encodable(safe) == safe
 
 
-def test_deep_nesting_in_an_event_is_cut_and_the_event_kept() -> None:
-    """A description nobody can draw does not cost us the event."""
+def test_deep_nesting_in_an_event_is_cut() -> None:
+    """The event itself is kept."""
     deep = json.loads("[" * 200 + "]" * 200)
     found = one(More=deep)
     assert found.faults == ()
     assert "…" in json.dumps(found.raw, ensure_ascii=False)
 
 
-def test_lone_surrogates_never_come_through() -> None:
-    """They pass JSON and poison everything after it: SQLite, protobuf, UTF-8."""
+def test_lone_surrogates_are_always_replaced() -> None:
+    """JSON accepts them, but SQLite, protobuf, and UTF-8 don't."""
     odd: dict[str, Any] = {"\udfff": ["\ud800"]}
     found = parsed(event(Description="a\ud800b", **odd), {"EventId": "\ud800"})
     for raw in (found.events[0].raw, found.rejected[0].raw):
@@ -65,8 +65,8 @@ FIELDS = ("EventId", "EventType", "ResourceType", "Resources", "EventStatus", "N
 
 
 @given(st.lists(JSON | st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["a", "A"])), max_size=6))
-def test_a_document_of_anything_is_read_without_a_loss(items: list[Any]) -> None:
-    """Each element is either an event or a rejection, no two events share an id, and all of it can be encoded."""
+def test_random_document_is_read_completely(items: list[Any]) -> None:
+    """Each element becomes an event or a rejection, no two events share an id, and all can be encoded."""
     found = parse_document(body(1, *items))
     assert len(found.events) + len(found.rejected) == len(items)
     assert len({good.key for good in found.events}) == len(found.events)
@@ -75,14 +75,14 @@ def test_a_document_of_anything_is_read_without_a_loss(items: list[Any]) -> None
 
 
 @given(st.binary(max_size=200))
-def test_bytes_of_anything_are_a_document_or_a_document_error(raw: bytes) -> None:
-    """Nothing else ever comes out of the parser."""
+def test_random_bytes_are_a_document_or_a_document_error(raw: bytes) -> None:
+    """The parser raises no other exception."""
     assert outcome(raw) in ("read", *DOCUMENT_REASONS)
 
 
 @given(st.binary(max_size=3), st.integers(0, 500), st.integers(0, 500))
-def test_a_damaged_document_is_a_document_or_a_document_error(junk: bytes, start: int, length: int) -> None:
-    """A good body with a piece replaced: the neighbourhood of what is really sent."""
+def test_damaged_document_is_a_document_or_a_document_error(junk: bytes, start: int, length: int) -> None:
+    """A valid body with one part replaced."""
     good = body(4, event(), started("b", Resources=["vm-1"]))
     assert outcome(good[:start] + junk + good[start + length :]) in ("read", *DOCUMENT_REASONS)
 
@@ -112,8 +112,8 @@ def filled(item: bytes) -> bytes:
     ],
     ids=["objects", "numbers", "one-id", "surrogates", "nested", "many-ids", "deep", "digits", "keys"],
 )
-def test_a_mebibyte_of_nonsense_costs_a_moment(raw: bytes) -> None:
-    """Each costs at most fifty times what the bare JSON of as much costs: cost grows with its length alone."""
+def test_parsing_time_of_hostile_bodies_is_bounded(raw: bytes) -> None:
+    """At most fifty times the time to parse plain JSON of the same length."""
     began = time.process_time()
     json.loads(filled(b"{}"))
     bare = time.process_time() - began
@@ -127,8 +127,8 @@ def test_a_mebibyte_of_nonsense_costs_a_moment(raw: bytes) -> None:
         assert len(found.rejected) <= MAX_REJECTED
 
 
-def test_what_is_over_the_cap_is_said_and_counts_as_not_quiet() -> None:
-    """A Started event behind a flood of rubbish must not look like silence."""
+def test_rejections_beyond_the_limit_are_counted_as_not_quiet() -> None:
+    """A Started event after many invalid elements must not look quiet."""
     found = parsed(*[0] * (MAX_REJECTED + 5), {"EventStatus": "Started"})
     assert len(found.rejected) == MAX_REJECTED
     assert (found.rejected[-1].fault, found.rejected[-1].status) == ("too-many-rejected", None)

@@ -1,4 +1,4 @@
-"""What an event is to this VM now: a field that can't be read, and a status that goes back, undo nothing."""
+"""`EventNow`: an unreadable field or a status that goes back doesn't undo what is known."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def seen(*documents: dict[str, Any]) -> Watcher:
     ],
 )
 def test_names_are_compared_whole_and_without_case(name: str, found: Ownership) -> None:
-    """A part of a name is another VM's; without a name nothing is known."""
+    """A part of a name belongs to another VM. Without a name, ownership is unknown."""
     assert ownership_of(("other", "Vm-0"), name) is found
     assert ownership_of((), name) is (Ownership.THEIRS if name else Ownership.MAYBE)
     assert ownership_of(None, name) is Ownership.MAYBE
@@ -85,8 +85,8 @@ def test_names_are_compared_whole_and_without_case(name: str, found: Ownership) 
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=shortened)
 @pytest.mark.parametrize("again", [1, 3])
-def test_fields_that_can_not_be_read_keep_their_last_values(fields: dict[str, Any], again: int) -> None:
-    """However many documents hold them, of an event of this VM and of one of others, and also after a restart."""
+def test_unreadable_fields_keep_their_last_values(fields: dict[str, Any], again: int) -> None:
+    """For any number of documents, for events of this VM and of others, and after a restart."""
     for names, ownership in ((["vm-1", "VM-0"], Ownership.OURS), (["vm-1"], Ownership.THEIRS)):
         watcher = seen(event(Resources=names))
         expected = (ownership, "Reboot", Phase.SCHEDULED, DUE)
@@ -99,8 +99,8 @@ def test_fields_that_can_not_be_read_keep_their_last_values(fields: dict[str, An
 
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=shortened)
-def test_fields_that_could_never_be_read_are_not_known(fields: dict[str, Any]) -> None:
-    """Nothing is invented; the first document in which they can be read tells them."""
+def test_fields_that_were_never_readable_are_unknown(fields: dict[str, Any]) -> None:
+    """The first document with a readable value sets it."""
     watcher = seen(event(**fields))
     ownership, event_type, phase, starts_at = now_of(watcher)
     assert (ownership is Ownership.MAYBE) is ("Resources" in fields)
@@ -125,16 +125,16 @@ def test_fields_that_could_never_be_read_are_not_known(fields: dict[str, Any]) -
     ],
     ids=str,
 )
-def test_fields_that_can_be_read_replace_their_last_values(fields: dict[str, Any], expected: Now) -> None:
-    """Unknown words and an empty list included; and they stand while they can't be read any more."""
+def test_readable_fields_replace_their_last_values(fields: dict[str, Any], expected: Now) -> None:
+    """Including unknown values and an empty list; they are kept while the field is unreadable again."""
     watcher = seen(event(), event(**fields))
     assert now_of(watcher) == expected
     watcher.sees({**event(), **dict.fromkeys(fields)})
     assert now_of(watcher) == expected
 
 
-def test_names_of_earlier_documents_tell_whose_it_is_once_the_own_name_is_known() -> None:
-    """The name may become known while the document's Resources can't be read."""
+def test_earlier_names_determine_ownership_once_the_vm_name_is_known() -> None:
+    """The VM name may become known while the document's Resources are unreadable."""
     watcher = seen(event(Resources=["vm-1", "vm-0"]), event(Resources=None))
     assert [now_of(watcher, name)[0] for name in ("", "vm-0", "vm-2")] == [
         Ownership.MAYBE,
@@ -155,8 +155,8 @@ def test_names_of_earlier_documents_tell_whose_it_is_once_the_own_name_is_known(
     ],
     ids=str,
 )
-def test_an_event_that_was_started_stays_started(later: list[dict[str, Any]]) -> None:
-    """Since the same moment, through every document that still holds it, and over a restart."""
+def test_started_event_stays_started(later: list[dict[str, Any]]) -> None:
+    """With the same start time, in every document that contains the event, and across a restart."""
     watcher = seen(event(), started())
     since = watcher.state.tracked[KEY].started_at
     assert since is not None
@@ -167,16 +167,16 @@ def test_an_event_that_was_started_stays_started(later: list[dict[str, Any]]) ->
         assert watcher.state.tracked[KEY].started_at == since
 
 
-def test_a_document_that_shows_it_scheduled_again_is_recorded_as_unexpected() -> None:
-    """The life cycle is that of the documents; only what the event is said to be stays Started."""
+def test_scheduled_after_started_is_recorded_as_unexpected() -> None:
+    """Transitions follow the documents; only the published status stays Started."""
     watcher = seen(event(), started())
     found = only(watcher.sees(event()))
     assert (found.kind, found.unexpected) == (TransitionKind.UPDATED, True)
 
 
 @pytest.mark.parametrize("twins", [(event(), started()), (started(), event()), (event(EventStatus=None), started())])
-def test_an_id_that_is_there_twice_has_started_if_one_of_them_has(twins: tuple[dict[str, Any], ...]) -> None:
-    """In either order, at first sight and later, and also once the second is gone; it is not said to be canceled."""
+def test_duplicate_id_has_started_if_one_of_them_has(twins: tuple[dict[str, Any], ...]) -> None:
+    """In either order, when first seen or later, and after the second one disappears; it isn't canceled."""
     for watcher in (Watcher.fresh(), seen(event())):
         watcher.sees(*twins)
         since = watcher.state.tracked[KEY].started_at
@@ -193,8 +193,8 @@ def test_an_id_that_is_there_twice_has_started_if_one_of_them_has(twins: tuple[d
     ids=str,
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_an_id_that_is_there_twice_changes_nothing_that_is_known(fields: dict[str, Any], first: bool) -> None:
-    """Which of both is meant is not known; of an event that was not there before the first one tells."""
+def test_duplicate_id_changes_no_known_values(fields: dict[str, Any], first: bool) -> None:
+    """It's ambiguous which element counts. For a new event, the first element does."""
     twins = (event(**fields), event()) if first else (event(), event(**fields))
     watcher = seen(event())
     for _ in range(2):
@@ -208,8 +208,8 @@ def test_an_id_that_is_there_twice_changes_nothing_that_is_known(fields: dict[st
     assert now_of(watcher) == now_of(seen(twins[0]))
 
 
-def test_an_event_that_was_away_begins_anew() -> None:
-    """What was known of the id before is not known of it now, but for what was sent and that it was Started once."""
+def test_event_that_was_absent_starts_again() -> None:
+    """Earlier values of the id are dropped, except for sent approvals and that it was Started."""
     watcher = seen(started(EventType="Redeploy"))
     watcher.sees()
     watcher.sees(event(EventType=None, Resources=None, NotBefore=None))
@@ -230,15 +230,15 @@ def test_interruptions_are_attributed_by_the_last_known_resources() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"EventType": None}, {"Resources": None}], ids=str)
-def test_an_event_that_goes_on_under_a_new_id_is_known_by_its_last_fields(fields: dict[str, Any]) -> None:
-    """It is not said to be canceled only because its last document could not be read."""
+def test_event_continued_under_a_new_id_is_matched_by_its_last_fields(fields: dict[str, Any]) -> None:
+    """It isn't canceled just because its last document couldn't be read."""
     watcher = seen(event(), event(**fields))
     ended = watcher.sees(started("new"))[0]
     assert (ended.kind, ended.replaced_by) == (TransitionKind.ENDED, "new")
 
 
-def test_a_closed_event_weighs_what_is_kept_of_it() -> None:
-    """Histories are bounded by their weight on disk, names of earlier documents included."""
+def test_weight_of_a_closed_event_includes_earlier_fields() -> None:
+    """The memory of ended events is bounded by their size on disk."""
     names = ["n" * 100] * 1000
     watcher = seen(event(Resources=names), event(Resources=None))
     watcher.publishes()
@@ -246,8 +246,8 @@ def test_a_closed_event_weighs_what_is_kept_of_it() -> None:
     assert watcher.state.closed[KEY].weight > 100 * 1000
 
 
-def test_what_is_kept_of_earlier_documents_is_bounded() -> None:
-    """Each document could hold other names, as large as a document may be, and none of those before."""
+def test_memory_of_earlier_documents_is_bounded() -> None:
+    """Each document could contain different names, up to the maximum size of a document."""
     watcher = Watcher.fresh()
     names = ["n" * 1000] * 1000
     for number in range(8):
@@ -302,8 +302,8 @@ def unread(fields: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=shortened)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_nothing_is_approved_on_an_earlier_value(policy: Policy, fields: dict[str, Any]) -> None:
-    """What was approved in one document is held in the next, whatever the rules ask for, until it can be read again."""
+def test_earlier_values_never_approve(policy: Policy, fields: dict[str, Any]) -> None:
+    """An event approved in one document is held in the next, whatever the rules need, until it's readable again."""
     watcher = seen(event(), event())
     assert decided(watcher, policy) == ""
     watcher.sees(event(**fields))
@@ -316,16 +316,16 @@ def test_nothing_is_approved_on_an_earlier_value(policy: Policy, fields: dict[st
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_an_event_of_others_is_held_as_such_while_its_resources_can_not_be_read(policy: Policy) -> None:
-    """The reason goes by the last known names; without any the event is malformed."""
+def test_event_of_other_vms_is_not_this_vm_while_its_resources_are_unreadable(policy: Policy) -> None:
+    """The last known names determine the reason; without any, the event is malformed."""
     for names, reason in ((["vm-1"], "not-this-vm"), (["vm-0"], "malformed"), (None, "malformed")):
         watcher = seen(event(Resources=names), event(Resources="vm-0"))
         assert decided(watcher, policy) == reason
 
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=shortened)
-def test_an_approval_is_outdated_while_the_event_can_not_be_read(fields: dict[str, Any]) -> None:
-    """The rules would hold it now, by no earlier value; the status is not part of what they ask."""
+def test_approval_is_outdated_while_the_event_is_unreadable(fields: dict[str, Any]) -> None:
+    """The rules would hold it now and use no earlier value; the status doesn't matter to them."""
     watcher = seen(event())
     approved(watcher, accepted_at=NOON)
     watcher.sees(event(**fields))

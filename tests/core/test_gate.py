@@ -1,4 +1,4 @@
-"""The gate: when it is closed, in which words, and that it fails open; judged by a second reading of the rule, too."""
+"""The gate: when it closes, its sentences, and that it fails open; compared with an independent reading."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def seen_at(seconds_before: float, *events: Any) -> Probed:
 @pytest.mark.parametrize(
     ("before", "reason"), [(600, "no-event"), (121, "no-event"), (120, "not-before"), (0, "not-before")]
 )
-def test_it_closes_the_lead_before_not_before(before: float, reason: str) -> None:
-    """Not a second earlier, and from then on, however long the event stays Scheduled."""
+def test_gate_closes_lead_seconds_before_not_before(before: float, reason: str) -> None:
+    """It stays closed as long as the event stays Scheduled."""
     assert seen_at(before, event()).reason == reason
 
 
 @pytest.mark.parametrize(("lead", "closes"), [(0.0, 0.0), (3600.0, 3600.0)])
-def test_the_lead_is_a_setting(lead: float, closes: float) -> None:
-    """0: at `NotBefore` itself."""
+def test_lead_is_configurable(lead: float, closes: float) -> None:
+    """With 0, the gate closes at `NotBefore`."""
     for before, reason in ((closes + 1, "no-event"), (closes, "not-before"), (-86400, "not-before")):
         if before <= (DUE - NOON).total_seconds():
             probed = seen_at(before, event())
@@ -107,8 +107,8 @@ def test_the_lead_is_a_setting(lead: float, closes: float) -> None:
             assert probed.reason == reason
 
 
-def test_started_closes_it_until_the_event_is_gone() -> None:
-    """Whatever comes before, and also where a status comes after it that should not."""
+def test_started_event_closes_the_gate_until_it_is_removed() -> None:
+    """Whatever status it had before, and whatever status follows."""
     probed = seen_at(600, event())
     reasons = [probed.reason]
     for events in ([started()], [started(EventStatus="Paused")], [event()], [started()], []):
@@ -117,8 +117,8 @@ def test_started_closes_it_until_the_event_is_gone() -> None:
     assert reasons == ["no-event", "started", "started", "started", "started", "no-event"]
 
 
-def test_our_approval_closes_it_until_the_event_is_gone() -> None:
-    """Azure may let the event start at once, long before `NotBefore`."""
+def test_approval_of_this_vm_closes_the_gate_until_the_event_is_removed() -> None:
+    """Azure may start the event at once, long before `NotBefore`."""
     probed = seen_at(600, event())
     probed.approved()
     assert probed.reason == "approved"
@@ -130,8 +130,8 @@ def test_our_approval_closes_it_until_the_event_is_gone() -> None:
     assert probed.reason == "no-event"
 
 
-def test_an_attempt_that_was_not_accepted_closes_nothing() -> None:
-    """Only a 200 says that Azure has taken it; what has no answer is tried again."""
+def test_attempt_that_was_not_accepted_closes_nothing() -> None:
+    """Only HTTP 200 means that Azure accepted the approval."""
     probed = seen_at(600, event())
     attempt = Approval(attempts=1, unanswered=True, in_flight=True)
     tracked = replace(probed.watcher.state.tracked[KEY], approval=attempt)
@@ -139,8 +139,8 @@ def test_an_attempt_that_was_not_accepted_closes_nothing() -> None:
     assert probed.reason == "no-event"
 
 
-def test_an_id_that_returns_after_our_approval_is_approved() -> None:
-    """An id belongs to one event: in between the gate is open."""
+def test_returning_id_with_an_accepted_approval_closes_the_gate() -> None:
+    """An id belongs to one event. The gate is open while the event is absent."""
     probed = seen_at(600, event())
     probed.approved()
     reasons = []
@@ -150,8 +150,8 @@ def test_an_id_that_returns_after_our_approval_is_approved() -> None:
     assert reasons == ["no-event", "approved"]
 
 
-def test_an_id_that_returns_after_it_was_started_is_a_new_event() -> None:
-    """What was over is over: the id's new life is judged by its own status and time."""
+def test_returning_id_of_a_started_event_is_a_new_event() -> None:
+    """Its own status and time decide."""
     probed = seen_at(600, started())
     reasons = [probed.reason]
     for events in ([], [event()], [started()]):
@@ -160,16 +160,15 @@ def test_an_id_that_returns_after_it_was_started_is_a_new_event() -> None:
     assert reasons == ["started", "no-event", "no-event", "started"]
 
 
-def test_a_canceled_event_opens_it() -> None:
-    """Gone means over."""
+def test_canceled_event_opens_the_gate() -> None:
     probed = seen_at(60, event())
     assert probed.reason == "not-before"
     probed.sees()
     assert probed.reason == "no-event"
 
 
-def test_a_time_that_is_moved_moves_the_gate() -> None:
-    """Later opens it again, earlier closes it."""
+def test_moved_not_before_moves_the_gate() -> None:
+    """A later time opens the gate again, an earlier one closes it."""
     probed = seen_at(60, event())
     reasons = [probed.reason]
     for minutes in (60, 16, 59):
@@ -179,8 +178,8 @@ def test_a_time_that_is_moved_moves_the_gate() -> None:
 
 
 @pytest.mark.parametrize("not_before", ["", "soon", None, ..., 5])
-def test_without_a_time_it_closes_when_the_event_starts(not_before: object) -> None:
-    """A time that can't be read is no time; the last one that could be read stands."""
+def test_event_without_a_time_closes_the_gate_when_it_starts(not_before: object) -> None:
+    """For an unreadable time, the last readable one counts."""
     probed = seen_at(60, event(NotBefore=not_before))
     assert probed.reason == "no-event"
     probed.sees(event())
@@ -204,8 +203,8 @@ def test_without_a_time_it_closes_when_the_event_starts(not_before: object) -> N
     ],
     ids=lambda fields: str(fields)[:60],
 )
-def test_a_document_with_fields_that_can_not_be_read_opens_nothing(fields: dict[str, Any]) -> None:
-    """Their last values stand until the event is over, of what is near and of what has started, also by a restart."""
+def test_unreadable_fields_do_not_open_the_gate(fields: dict[str, Any]) -> None:
+    """Their last values count until the event ends, before and after it starts, and across a restart."""
     for shown, reason in ((event, "not-before"), (started, "started")):
         probed = seen_at(60, shown())
         for _ in range(2):
@@ -217,8 +216,7 @@ def test_a_document_with_fields_that_can_not_be_read_opens_nothing(fields: dict[
         assert probed.reason == "no-event"
 
 
-def test_a_document_with_names_that_can_not_be_read_closes_nothing_for_others() -> None:
-    """What was known to be of other VMs stays theirs."""
+def test_unreadable_names_do_not_close_the_gate_for_events_of_others() -> None:
     probed = seen_at(60, event(Resources=["vm-1"]))
     probed.sees(event(Resources="vm-0"))
     assert probed.reason == "no-event"
@@ -227,15 +225,15 @@ def test_a_document_with_names_that_can_not_be_read_closes_nothing_for_others() 
 
 
 @pytest.mark.parametrize("status", ["Paused", "started", None, ..., 7])
-def test_an_unknown_status_is_judged_by_the_time(status: object) -> None:
-    """It is not Started, and the event is not over."""
+def test_unknown_status_is_judged_by_the_time(status: object) -> None:
+    """The event isn't Started and has not ended."""
     reasons = [seen_at(before, event(EventStatus=status)).reason for before in (600, 60)]
     assert reasons == ["no-event", "not-before"]
 
 
 @pytest.mark.parametrize("year", ["0001", "9999"])
-def test_the_ends_of_time_are_times(year: str) -> None:
-    """The first and the last year that can be written overflow nothing."""
+def test_minimum_and_maximum_times_are_valid(year: str) -> None:
+    """The first and the last possible year cause no overflow."""
     reason = seen_at(600, event(NotBefore=f"{year}-01-01T00:00:00Z")).reason
     assert reason == ("not-before" if year == "0001" else "no-event")
 
@@ -259,28 +257,27 @@ def test_the_ends_of_time_are_times(year: str) -> None:
     ],
     ids=str,
 )
-def test_events_that_are_not_for_the_gate_leave_it_open(fields: dict[str, Any]) -> None:
-    """Those of other VMs, those of which it is not known, and those of other types, in every state."""
+def test_irrelevant_events_leave_the_gate_open(fields: dict[str, Any]) -> None:
+    """Events of other VMs, of unknown ownership, and of other types, in every state."""
     for base in (event, started):
         found = {name: value for name, value in ({**base()} | fields).items() if value is not ...}
         assert seen_at(-60, found).reason == "no-event"
 
 
-def test_the_name_is_compared_as_everywhere() -> None:
-    """Whole names, whatever their case, wherever they stand."""
+def test_gate_compares_whole_names_without_case() -> None:
+    """At any position in Resources."""
     assert seen_at(60, event(Resources=["vm-1", "VM-0"])).reason == "not-before"
 
 
-def test_an_event_that_no_longer_names_this_vm_opens_it() -> None:
-    """It is over for us."""
+def test_event_that_no_longer_names_this_vm_opens_the_gate() -> None:
     probed = seen_at(60, event(Resources=["vm-1", "vm-0"]))
     assert probed.reason == "not-before"
     probed.sees(event(Resources=["vm-1"]))
     assert probed.reason == "no-event"
 
 
-def test_event_types_are_a_setting() -> None:
-    """Another list is another gate, and an empty one never closes, whatever else is unknown."""
+def test_gate_event_types_are_configurable() -> None:
+    """An empty list never closes the gate, whatever else is unknown."""
     probed = seen_at(60, event("a", EventType="Freeze"), event("b", EventType="Nap"))
     for types, reason in (((), "no-event-types"), (("Freeze",), "not-before"), (("Nap",), "not-before")):
         probed.policy = GatePolicy(120.0, types)
@@ -289,15 +286,14 @@ def test_event_types_are_a_setting() -> None:
     assert probed.reason == "no-event-types"
 
 
-def test_an_unknown_name_opens_it() -> None:
-    """All events may be those of neighbours."""
+def test_unknown_vm_name_opens_the_gate() -> None:
+    """All events may belong to neighbours."""
     probed = seen_at(60, started())
     probed.name = ""
     assert probed.reason == "identity-unknown"
 
 
-def test_nothing_read_opens_it() -> None:
-    """By this process or one before it."""
+def test_gate_is_open_before_the_first_document() -> None:
     assert Probed(Watcher.fresh(watching=False)).reason == "not-read"
 
 
@@ -313,10 +309,8 @@ def test_nothing_read_opens_it() -> None:
         (60.0, 601, "stale"),
     ],
 )
-def test_a_source_that_does_not_answer_opens_it_after_a_while(
-    poll_interval: float, seconds: float, reason: str
-) -> None:
-    """30 seconds or ten polls. Until then what was known is known."""
+def test_stale_data_opens_the_gate(poll_interval: float, seconds: float, reason: str) -> None:
+    """After 30 seconds or ten polls. Until then the last data counts."""
     probed = seen_at(60, started())
     probed.poll_interval, probed.not_read = poll_interval, seconds
     assert probed.reason == reason
@@ -325,15 +319,15 @@ def test_a_source_that_does_not_answer_opens_it_after_a_while(
 @pytest.mark.parametrize(
     ("seconds", "reason"), [(1.0, "started"), (30.0, "started"), (31.0, "stale"), (-1.0, "stale"), (-86400.0, "stale")]
 )
-def test_a_restart_keeps_it_closed_for_as_long_as_the_last_document_counts(seconds: float, reason: str) -> None:
-    """By the wall clock, which is all that is left; where that was set back, nothing is known of the time between."""
+def test_gate_stays_closed_across_a_restart_while_the_last_document_is_fresh(seconds: float, reason: str) -> None:
+    """By the wall clock, the only one left. If it was set back, the age is unknown."""
     probed = seen_at(60, started())
     probed.restarts(seconds)
     assert probed.reason == reason
 
 
-def test_a_clock_that_is_set_does_not_make_the_document_old() -> None:
-    """Within one process the age is measured by the clock that can't be set."""
+def test_setting_the_clock_does_not_make_the_document_stale() -> None:
+    """Within one process, the monotonic clock measures the age."""
     probed = seen_at(60, started())
     for hours in (-1, 1):
         probed.watcher.wall += timedelta(hours=hours)
@@ -343,8 +337,8 @@ def test_a_clock_that_is_set_does_not_make_the_document_old() -> None:
 # -- its words
 
 
-def test_the_most_urgent_event_is_told() -> None:
-    """Started before approved before to come, the soonest first; whatever their order in the document."""
+def test_gate_names_the_most_urgent_event() -> None:
+    """Started precedes approved, approved precedes scheduled, then the soonest; in any order of the document."""
     soon = event("soon", EventType="Preempt", NotBefore=http_time(DUE - timedelta(seconds=30)))
     later, begun = event("later", EventType="Redeploy"), started("begun", EventType="Terminate")
     recorded = []
@@ -364,8 +358,8 @@ def test_the_most_urgent_event_is_told() -> None:
     ]
 
 
-def test_the_sentences() -> None:
-    """One for each reason: what it is, why, and of the event its type and one time."""
+def test_each_reason_has_its_sentence() -> None:
+    """It states open or closed and why, with the type and one time of the event."""
     due, begun = seen_at(60, event()), seen_at(60, started())
     assert due.gate.sentence == "Closed: Reboot of this VM can start from 2025-11-21T12:15:00Z on."
     assert begun.gate.sentence == "Closed: Reboot of this VM has started, seen at 2025-11-21T12:14:00Z."
@@ -382,8 +376,8 @@ def test_the_sentences() -> None:
         assert gate.sentence.count(". ") == 0
 
 
-def test_the_sentence_holds_nothing_from_outside() -> None:
-    """No id, name or description: anybody may read it."""
+def test_sentence_contains_no_ids_names_or_descriptions() -> None:
+    """Anyone may read it."""
     probed = seen_at(60, started("secret-id", Description="secret words", Resources=["vm-0", "secret-vm"]))
     assert "secret" not in probed.gate.sentence
     assert "vm-0" not in probed.gate.sentence
@@ -539,10 +533,10 @@ class Life:
     st.sampled_from([0.0, 120.0, 300.0]),
     st.sampled_from([("Reboot", "Preempt")] * 3 + [("Freeze",), ()]),
 )
-def test_every_gate_is_the_one_of_the_second_reading(
+def test_gate_agrees_with_an_independent_reading_of_the_rules(
     steps: list[tuple[str, Any]], lead: float, types: tuple[str, ...]
 ) -> None:
-    """After each document, approval, silence, restart and change of what is known, and a second before and after."""
+    """After each document, approval, failure, restart, and change of what is known, and a second before and after."""
     Tried.example(len(steps))
     life = Life(GatePolicy(lead, types), Reading(lead, types))
     for name, argument in steps:

@@ -1,4 +1,4 @@
-"""An element whose id can't be read may be any event that is missing, and an id that is there twice settles nothing."""
+"""Elements with an unreadable id may be any missing event, and duplicate ids are ambiguous."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def restarted(watcher: Watcher) -> None:
 
 @pytest.mark.parametrize("element", HIDING.values(), ids=HIDING)
 @pytest.mark.parametrize("was_started", [False, True])
-def test_an_event_that_an_element_may_hide_is_still_there(element: Any, *, was_started: bool) -> None:
-    """It has no end while the element is there, also in later documents and after a restart, and goes on as it was."""
+def test_event_that_an_element_may_hide_does_not_end(element: Any, *, was_started: bool) -> None:
+    """Not while the element is there, in later documents or after a restart, and it continues unchanged."""
     shown = started() if was_started else event()
     watcher = Watcher.fresh()
     watcher.sees(event("other"), shown)
@@ -54,7 +54,7 @@ def test_an_event_that_an_element_may_hide_is_still_there(element: Any, *, was_s
     )
 
 
-def test_the_end_of_an_event_that_was_hidden_is_not_called_canceled() -> None:
+def test_end_of_a_hidden_event_is_not_canceled() -> None:
     """It may have been Started in between."""
     watcher = Watcher.fresh()
     watcher.sees(event())
@@ -63,8 +63,8 @@ def test_the_end_of_an_event_that_was_hidden_is_not_called_canceled() -> None:
     assert (gone.kind, gone.unseen) == (TransitionKind.ENDED, ("unknown-status",))
 
 
-def test_an_element_that_was_there_before_hides_nothing() -> None:
-    """The event was next to it, so it is another one: an unreadable element that stays delays no end."""
+def test_element_that_was_there_before_hides_nothing() -> None:
+    """The event was next to it, so it's another one: a permanent unreadable element delays no end."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event(EventId=None))
     assert only(watcher.sees(event(EventId=None))).kind is TransitionKind.CANCELED
@@ -82,15 +82,15 @@ OTHERS: Final[Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("element", OTHERS.values(), ids=OTHERS)
-def test_an_element_that_is_not_like_the_event_hides_nothing(element: Any) -> None:
-    """It has another type, other resources, or an id of its own."""
+def test_element_that_differs_from_the_event_hides_nothing(element: Any) -> None:
+    """It has another type, other resources, or a separate id."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event("other"))
     assert only(watcher.sees(event("other"), element)).kind is TransitionKind.CANCELED
 
 
-def test_an_event_beyond_the_bound_of_a_document_is_still_there() -> None:
-    """It was read before; more than so many elements are not."""
+def test_event_beyond_the_limit_of_a_document_does_not_end() -> None:
+    """It was read before; only elements up to the limit are read."""
     many = [event(f"n-{number}", Resources=["n"]) for number in range(MAX_EVENTS)]
     watcher = Watcher.fresh()
     watcher.sees(*many[1:], started())
@@ -99,7 +99,7 @@ def test_an_event_beyond_the_bound_of_a_document_is_still_there() -> None:
 
 
 def test_each_element_hides_one_event() -> None:
-    """Two that are equal hide two; a third event is over, and those that are hidden stay before others."""
+    """Two equal elements hide two events. A third event ends, and already hidden ones have priority."""
     element = event(EventId=None)
     watcher = Watcher.fresh()
     watcher.sees(event("a"), event("b"), event("c"))
@@ -111,16 +111,16 @@ def test_each_element_hides_one_event() -> None:
     assert kinds(watcher.sees(event("a"), event("b"))) == []
 
 
-def test_an_element_that_changes_next_to_an_event_hides_it_not() -> None:
-    """It is another event, whatever its text becomes."""
+def test_element_that_changes_next_to_an_event_does_not_hide_it() -> None:
+    """It's another event, whatever its content becomes."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event(EventId=None))
     assert only(watcher.sees(started(EventId=None))).kind is TransitionKind.CANCELED
 
 
 @pytest.mark.parametrize("shown", [(event(EventId=None),), (event(), event()), (event(), event(Resources=["vm-1"]))])
-def test_an_approved_event_whose_id_can_not_be_told_has_not_changed(shown: tuple[dict[str, Any], ...]) -> None:
-    """Nothing says that the rules would hold it now."""
+def test_approved_event_with_an_ambiguous_id_has_not_changed(shown: tuple[dict[str, Any], ...]) -> None:
+    """Nothing shows that the rules would hold it now."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     approved(watcher, accepted_at=NOON)
@@ -129,8 +129,8 @@ def test_an_approved_event_whose_id_can_not_be_told_has_not_changed(shown: tuple
 
 
 @pytest.mark.parametrize("element", HIDING.values(), ids=HIDING)
-def test_an_approved_event_that_may_be_there_is_not_quiet(element: Any) -> None:
-    """And nothing that is hidden is approved."""
+def test_hidden_approved_event_is_not_quiet(element: Any) -> None:
+    """And no hidden event is approved."""
     quiet = replace(ENFORCE, coordination=Coordination.ANY, rules=(replace(ANY_REBOOT, when_quiet=True),))
     watcher = Watcher.fresh()
     watcher.sees(event(), event("other"))
@@ -150,8 +150,8 @@ TWINS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("fields", TWINS.values(), ids=TWINS)
-def test_an_id_that_is_there_twice_with_other_content_is_not_unchanged(fields: dict[str, Any]) -> None:
-    """`settle` begins anew when it is there once again."""
+def test_duplicate_id_with_other_content_is_a_change(fields: dict[str, Any]) -> None:
+    """`settle` starts again once the id is unique."""
     policy = replace(ENFORCE, rules=(replace(ANY_REBOOT, settle=8.0),))
     watcher = Watcher.fresh()
     watcher.sees(event())
@@ -165,8 +165,8 @@ def test_an_id_that_is_there_twice_with_other_content_is_not_unchanged(fields: d
     assert reasons == [Reason.SETTLING] * 8 + [Reason.NONE]
 
 
-def test_an_id_that_is_there_twice_once_of_them_started_has_a_start() -> None:
-    """Every output shows it as Started, so it is recorded and counted, at the first sight and later."""
+def test_duplicate_id_with_one_started_has_a_start() -> None:
+    """Every output shows it as Started, so it's recorded and counted, when first seen and later."""
     watcher = Watcher.fresh()
     first = only(watcher.sees(event(), started()))
     assert (first.kind, first.tracked.started_at) == (TransitionKind.STARTED, watcher.wall)
@@ -177,16 +177,16 @@ def test_an_id_that_is_there_twice_once_of_them_started_has_a_start() -> None:
     assert kinds(watcher.sees(event(), started())) == ["started"]
 
 
-def test_a_successor_that_is_there_twice_replaces_the_event() -> None:
-    """It goes on under another id, so it was not canceled."""
+def test_duplicate_successor_replaces_the_event() -> None:
+    """The event continues under another id, so it wasn't canceled."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     gone = watcher.sees(event("new"), started("new"))[0]
     assert (gone.kind, gone.replaced_by) == (TransitionKind.ENDED, "new")
 
 
-def test_a_not_before_that_is_in_dispute_is_not_ahead() -> None:
-    """It had passed before an id that is there twice moved it."""
+def test_disputed_not_before_is_not_in_the_future() -> None:
+    """It had passed before a duplicate id moved it."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.wall += timedelta(minutes=20)
@@ -198,15 +198,15 @@ def test_a_not_before_that_is_in_dispute_is_not_ahead() -> None:
     assert "not-before-unknown" in gone.unseen
 
 
-def test_two_spellings_of_a_time_are_no_dispute() -> None:
+def test_two_spellings_of_a_time_are_not_disputed() -> None:
     (found,) = parsed(event(), event(NotBefore="2025-11-21T12:15:00Z")).events
     assert found.disputed == ()
     (found,) = parsed(event(), event(NotBefore="2025-11-21T12:15:01Z")).events
     assert found.disputed == ("NotBefore",)
 
 
-def test_what_is_kept_of_earlier_documents_is_the_smallest() -> None:
-    """Neighbours with many resources don't cost this VM its own."""
+def test_smallest_earlier_fields_are_kept() -> None:
+    """Neighbours with many resources don't displace the fields of this VM's events."""
     names = ["n" * 1000] * (EVENT_MEMORY_BYTES // 1500)
     watcher = Watcher.fresh()
     watcher.sees(event("a", Resources=names), event("b", Resources=names), started(EVENT_ID))

@@ -1,4 +1,4 @@
-"""The hours of a rule against a slow reading, minute by minute, in zones and at moments at which clocks are strange."""
+"""Hours of a rule compared with a slow reading, minute by minute, in zones with unusual clock changes."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def utc(text: str) -> datetime:
 @given(NOWS, WINDOWS, WEEKS)
 @example(("Pacific/Apia", utc("2011-12-30T12:00")), ("22:00", "05:00"), ["Thu"])
 @example(("Pacific/Apia", utc("2011-12-30T12:00")), ("22:00", "05:00"), ["Fri"])
-def test_an_instant_is_within_where_the_second_reading_says_so(
+def test_within_agrees_with_a_slow_reading(
     place: tuple[str, datetime], window: tuple[str, str], days: list[str]
 ) -> None:
-    """On every day, in every zone, whatever is done to the clocks."""
+    """Every day, in every zone, with every change of clocks."""
     zone, now = place
     found = hours("-".join(window), *days, timezone=zone).within(now)
     assert found == oracle.open_at(now, "-".join(window), days, zone)
@@ -76,10 +76,10 @@ def test_an_instant_is_within_where_the_second_reading_says_so(
 @example(("Pacific/Apia", utc("2011-12-26T12:00")), ("22:00", "05:00"), ["Fri"])
 @example(("Pacific/Apia", utc("2011-12-24T12:00")), ("08:00", "12:00"), ["Fri"])
 @example(("Europe/Berlin", utc("2026-10-25T00:00")), ("02:30", "04:00"), ["Sun"])
-def test_the_next_change_is_the_first_minute_at_which_it_is_another(
+def test_next_change_is_the_first_minute_with_another_result(
     place: tuple[str, datetime], window: tuple[str, str], days: list[str]
 ) -> None:
-    """Nothing in between is left out; found by asking each minute until then."""
+    """Compared with checking each minute until then."""
     zone, now = place
     asked = hours("-".join(window), *days, timezone=zone)
     before, change = asked.within(now), asked.next_change(now)
@@ -110,8 +110,8 @@ def test_the_next_change_is_the_first_minute_at_which_it_is_another(
         ("22:00-05:00", "2026-10-25", "20:00-04:00"),
     ],
 )
-def test_what_daylight_saving_does_to_the_clock_it_does_to_the_window(window: str, day: str, within: str) -> None:
-    """Berlin's two days, in UTC: windows that are left out, cut short, and opened twice."""
+def test_daylight_saving_skips_shortens_and_repeats_windows(window: str, day: str, within: str) -> None:
+    """Both days in Berlin, in UTC."""
     asked = hours(window, timezone="Europe/Berlin")
     noon = utc(day) + timedelta(hours=12)
     minute, spans = noon - timedelta(hours=18), []
@@ -123,8 +123,8 @@ def test_what_daylight_saving_does_to_the_clock_it_does_to_the_window(window: st
     assert " ".join(f"{begin}-{end}" for begin, end in zip(spans[::2], spans[1::2], strict=True)) == within
 
 
-def test_at_the_ends_of_the_calendar_nothing_breaks() -> None:
-    """A clock may show any year; where the calendar has no local time for it, it is within no hours."""
+def test_instants_at_the_ends_of_the_calendar_are_outside_all_hours() -> None:
+    """A clock may show any year; without a local time, no hours apply."""
     for zone in STRANGE:
         for window in ("22:00-05:00", "05:00-22:00", "00:00-24:00"):
             asked = hours(window, timezone=zone)
@@ -137,8 +137,8 @@ def test_at_the_ends_of_the_calendar_nothing_breaks() -> None:
     assert not behind.within(BEGIN)
 
 
-def test_hours_are_values() -> None:
-    """Two that were read from the same words are equal and one key."""
+def test_hours_are_hashable_values() -> None:
+    """Hours from the same texts are equal and are one key."""
     one, other = (
         hours("22:00-05:00", "Sat", timezone="Europe/Berlin"),
         hours("22:00-05:00", "Sat", timezone="Europe/Berlin"),

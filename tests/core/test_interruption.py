@@ -1,4 +1,4 @@
-"""The two signals on clocks turned by hand, and the event that an interruption is given to."""
+"""The two signals on simulated clocks, and the attribution of interruptions to events."""
 
 from __future__ import annotations
 
@@ -155,13 +155,14 @@ CASES: list[tuple[str, Deeds, list[tuple[InterruptionKind, float]]]] = [
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "thorough"])
 @pytest.mark.parametrize(("deeds", "recorded"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_happens_is_told_once(deeds: Deeds, recorded: list[tuple[InterruptionKind, float]], quick: bool) -> None:
-    """A pause is a step, a host that does not run us a stall, and no second is in both."""
+def test_each_interruption_is_reported_once(
+    deeds: Deeds, recorded: list[tuple[InterruptionKind, float]], quick: bool
+) -> None:
+    """A pause is a step, a host that doesn't run the VM is a stall, and no second counts as both."""
     assert lived(deeds, quick=quick).recorded == recorded
 
 
-def test_the_next_tick_finds_a_step() -> None:
-    """Once."""
+def test_next_tick_reports_a_step_once() -> None:
     scenario = InterruptionScenario()
     scenario.runs(1)
     scenario.offset += 5 * SECOND
@@ -169,8 +170,8 @@ def test_the_next_tick_finds_a_step() -> None:
     assert scenario.recorded == [(STEP, 5.0)]
 
 
-def test_a_step_and_a_stall_in_one_look_are_two() -> None:
-    """Both signals of one look are told, and their sum is what passed in truth."""
+def test_step_and_stall_in_one_check_are_both_reported() -> None:
+    """Their sum is the time that really passed."""
     scenario = InterruptionScenario()
     scenario.mono += round(2.1 * SECOND)
     scenario.offset += 3 * SECOND
@@ -206,10 +207,10 @@ deeds = st.builds(
     tick=ticks,
 )
 @example(played=[Deed(5, 5, 0, 1)], slew=500, late=0.19, quick=True, tick=TICK_SECONDS)
-def test_the_total_felt_is_what_was_done(
+def test_reported_total_equals_the_actual_total(
     played: list[Deed], slew: float, late: float, quick: bool, tick: float
 ) -> None:
-    """Whatever happens in whatever order, under slewing and lateness: no second twice, none missing, none invented."""
+    """In any order, with slewing and lateness: no second is missing or counted twice."""
     scenario = InterruptionScenario(slew, late, quick=quick, tick=tick)
     scenario.runs(2)
     done = 0.0
@@ -229,7 +230,7 @@ def test_the_total_felt_is_what_was_done(
 
 @given(slew=st.floats(-500, 500), waits=st.lists(st.floats(0.0, 1.0), max_size=300), tick=ticks)
 def test_noise_is_never_an_interruption(slew: float, waits: list[float], tick: float) -> None:
-    """An NTP slew of 500 ppm and ticks of any lateness under the threshold raise no alarm, however long it goes on."""
+    """An NTP slew of 500 ppm and ticks late by less than the threshold, for any time."""
     scenario = InterruptionScenario(slew, tick=tick)
     for wait in (part * (tick + 0.199) for part in waits):
         scenario.mono += round(wait * SECOND)
@@ -239,8 +240,8 @@ def test_noise_is_never_an_interruption(slew: float, waits: list[float], tick: f
 
 
 @pytest.mark.parametrize("slew", [500, -500])
-def test_a_slew_does_not_add_up(slew: int) -> None:
-    """Twenty minutes of slewing move the clock by 0.6 s, which is no step; a stall in it is told as the stall alone."""
+def test_slew_does_not_accumulate(slew: int) -> None:
+    """Twenty minutes of slewing move the clock by 0.6 s, which isn't a step; a stall in between is only a stall."""
     scenario = InterruptionScenario(slew)
     scenario.runs(1200)
     assert scenario.recorded == []
@@ -269,8 +270,8 @@ class Windows(InterruptionScenario):
 )
 @example(parts=[(HALF, 5), (0, 2), (-HALF, 5)], late=0.0, quick=True)
 @example(parts=[(HALF, 1.5), (0, 1.5)], late=0.19, quick=True)
-def test_a_known_slew_is_never_a_step(parts: list[tuple[float, float]], late: float, quick: bool) -> None:
-    """However the rate changes between two looks: the larger of those before and after it explains what was seen."""
+def test_known_slew_is_never_a_step(parts: list[tuple[float, float]], late: float, quick: bool) -> None:
+    """If the rate changes between two checks, the larger of both rates explains the difference."""
     scenario = Windows(late=late, quick=quick)
     for slew, seconds in parts:
         scenario.slew_ppm = slew
@@ -278,8 +279,8 @@ def test_a_known_slew_is_never_a_step(parts: list[tuple[float, float]], late: fl
     assert scenario.recorded == []
 
 
-def test_an_unknown_slew_would_be_many_steps() -> None:
-    """What the rate is needed for: 30 s of a clock that is half as fast again are 15 s of steps that nobody made."""
+def test_unknown_slew_is_reported_as_many_steps() -> None:
+    """Why the rate is needed: 30 s of a clock that is 50 % fast look like 15 s of steps."""
     scenario = InterruptionScenario(HALF)
     scenario.runs(30)
     assert scenario.total == pytest.approx(15, abs=0.3)
@@ -287,8 +288,10 @@ def test_an_unknown_slew_would_be_many_steps() -> None:
 
 @given(waits=st.floats(0, 2), step=st.floats(0.25, 3600), slew=st.floats(1000, HALF), late=st.floats(0, 0.05))
 @example(waits=0.35, step=0.3, slew=HALF, late=0.0)
-def test_a_step_the_way_of_the_slew_is_told_whole(waits: float, step: float, slew: float, late: float) -> None:
-    """A clock that is behind runs faster and is set forward: the step is told, without what was slewed."""
+def test_step_in_the_direction_of_the_slew_is_reported_in_full(
+    waits: float, step: float, slew: float, late: float
+) -> None:
+    """A slow clock runs faster and is set forward: the step is reported without the slewed part."""
     for sign in (1, -1):
         scenario = Windows(sign * slew, late)
         scenario.runs(1 + waits)
@@ -300,8 +303,8 @@ def test_a_step_the_way_of_the_slew_is_told_whole(waits: float, step: float, sle
 
 @given(waits=st.floats(0, 2), step=st.floats(0.7, 3600), late=st.floats(0, 0.05))
 @example(waits=0.35, step=0.7, late=0.0)
-def test_a_step_against_the_slew_is_told_less_what_may_have_been_slewed(waits: float, step: float, late: float) -> None:
-    """A clock that is being slowed down and jumps forward: found from 0.7 s on, at most half a second too short."""
+def test_step_against_the_slew_is_reported_without_the_possible_slew(waits: float, step: float, late: float) -> None:
+    """A clock that is slowed down jumps forward: detected from 0.7 s on, at most half a second short."""
     for sign in (1, -1):
         scenario = Windows(sign * HALF, late)
         scenario.runs(1 + waits)
@@ -311,8 +314,8 @@ def test_a_step_against_the_slew_is_told_less_what_may_have_been_slewed(waits: f
         assert all(one.seconds * sign < 0 for one in scenario.found)
 
 
-def test_a_small_step_against_a_fast_slew_is_not_told() -> None:
-    """0.3 s back on a clock that runs half as fast again: within a second that is made up for."""
+def test_small_step_against_a_fast_slew_is_not_reported() -> None:
+    """0.3 s back on a clock that is 50 % fast is made up for within a second."""
     scenario = Windows(HALF)
     scenario.runs(1)
     scenario.offset -= round(0.3 * SECOND)
@@ -320,8 +323,8 @@ def test_a_small_step_against_a_fast_slew_is_not_told() -> None:
     assert scenario.recorded == []
 
 
-def test_a_reading_of_no_use_forgets_no_rate() -> None:
-    """The clock was slewed until a look whose readings were too far apart; the next look still knows."""
+def test_unusable_reading_keeps_the_rate() -> None:
+    """The clock was slewed until a check whose readings were too far apart; the next check still uses the rate."""
     rates = iter([0.0, 0.5, 0.0])
     detector = Detector(ClockPair(0, EPOCH), lambda: next(rates))
     slewed = ClockPair(SECOND, EPOCH + round(1.4 * SECOND))
@@ -369,14 +372,14 @@ phases = st.integers(0, COARSE - 1)
 
 
 @given(phase=phases, overs=oversleeps)
-def test_coarse_clocks_make_no_interruption(phase: int, overs: list[float]) -> None:
-    """Both clocks advance by 15.625 ms, not together, and each sleep ends up to two of these too late."""
+def test_coarse_clocks_report_no_interruption(phase: int, overs: list[float]) -> None:
+    """Both clocks advance by 15.625 ms, not together, and each sleep ends up to two ticks late."""
     assert watched(CoarseClocks(phase), overs, lambda _: None) == []
 
 
 @given(phase=phases, overs=oversleeps, seconds=st.floats(0.35, 30))
 def test_coarse_clocks_measure_to_two_ticks(phase: int, overs: list[float], seconds: float) -> None:
-    """A stall and a step are each found once, as long as they were, up to the clocks' ticks and the late sleep."""
+    """A stall and a step are each detected once, with an error of the clock ticks and the late sleep."""
 
     def stalls(clocks: CoarseClocks) -> None:
         clocks.now += round(seconds * SECOND)
@@ -393,8 +396,8 @@ def test_coarse_clocks_measure_to_two_ticks(phase: int, overs: list[float], seco
 # -- reading the clocks
 
 
-def test_a_process_stopped_between_the_two_clocks_sees_no_step() -> None:
-    """Three seconds pass between the reading of one clock and of the other: the pair is read again."""
+def test_process_stopped_between_the_two_clock_readings_sees_no_step() -> None:
+    """Three seconds pass between the readings: the pair is read again."""
     mono = iter([0, 3 * SECOND, 3 * SECOND + 100, 3 * SECOND + 300])
     real = iter([EPOCH + 3 * SECOND, EPOCH + 3 * SECOND + 200])
     assert read_clocks(lambda: next(mono), lambda: next(real)) == ClockPair(
@@ -402,8 +405,8 @@ def test_a_process_stopped_between_the_two_clocks_sees_no_step() -> None:
     )
 
 
-def test_clocks_that_cant_be_read_together_tell_no_step() -> None:
-    """On a machine so slow that the clocks never agree, a stall may be told, and a step is left to the next tick."""
+def test_clocks_that_cannot_be_read_together_report_no_step() -> None:
+    """On a very slow machine only a stall may be reported; a step waits for the next tick."""
     ticks = iter(range(0, 100 * SECOND, SECOND // 4))
 
     def now() -> int:
@@ -417,15 +420,15 @@ def test_clocks_that_cant_be_read_together_tell_no_step() -> None:
     assert (found.kind, found.seconds) == (STEP, 5.0)
 
 
-def test_the_quick_look_judges_no_reading_that_took_long() -> None:
-    """A tick that was stopped between its readings is looked at again, whatever it seems to say."""
+def test_quick_check_ignores_readings_that_took_long() -> None:
+    """A tick that was stopped between its readings is repeated."""
     detector = Detector(ClockPair(0, EPOCH))
     assert detector.quiet(SECOND // 10, EPOCH + SECOND // 10, SECOND // 10 + 500)
     assert not detector.quiet(SECOND // 5, EPOCH + SECOND // 5, SECOND // 2)
 
 
-def test_an_interruption_says_when_it_was_noticed() -> None:
-    """`at` is both clocks as they are after it."""
+def test_interruption_has_the_time_at_which_it_was_noticed() -> None:
+    """`at` is both clocks after the interruption."""
     (found,) = Detector(ClockPair(0, EPOCH)).detect(ClockPair(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
     assert found.at.mono == 0.1
     assert found.at.wall.timestamp() == EPOCH / SECOND + 5.1
@@ -479,36 +482,38 @@ WINDOW = [
 @pytest.mark.parametrize(
     ("state", "wall", "attributed", "_case"), WINDOW, ids=[case[-1].replace(" ", "-") for case in WINDOW]
 )
-def test_window_of_each_kind(state: State, wall: float, attributed: tuple[InterruptionKind, ...], _case: str) -> None:
-    """From two polls before Started was first seen until two polls after the end; a step until 30 s after it."""
+def test_attribution_window_depends_on_the_kind(
+    state: State, wall: float, attributed: tuple[InterruptionKind, ...], _case: str
+) -> None:
+    """From two polls before Started was first seen until two polls after the end; for a step, 30 s after it."""
     found = [kind for kind in BOTH if attribute(state, VM, noticed(wall, 5.0, kind), 1.0) is not None]
     assert found == list(attributed)
 
 
-def test_a_step_is_held_against_the_clock_as_it_was() -> None:
-    """A pause of two minutes, gone from the document on the slow clock, then corrected: still of that event."""
+def test_step_is_attributed_by_the_uncorrected_clock() -> None:
+    """A pause of two minutes whose event ends on the slow clock before it's corrected: still attributed."""
     for wall, mono in ((120.0, 0.0), (120.0, None)):  # None: an earlier process saw the end
         assert attribute(GONE, VM, stepped(END + 1, wall, mono), 1.0) is not None
         assert attribute(GONE, VM, stepped(END + 31, wall, mono), 1.0) is None
 
 
-def test_a_gap_in_our_sight_widens_the_window_up_to_30_s() -> None:
-    """What was noticed while the metadata service did not answer belongs to the event that its next answer shows."""
+def test_polling_gap_extends_the_window_by_at_most_30_s() -> None:
+    """An interruption during an outage belongs to the event that the next document shows."""
     assert attribute(STARTED, VM, noticed(START - 20), 1.0) is None
     assert attribute(STARTED, VM, noticed(START - 20), 1.0, unobserved=25) is not None
     assert attribute(STARTED, VM, noticed(START - 31), 1.0, unobserved=600) is None
 
 
-def test_only_events_of_this_vm_interrupt_it() -> None:
-    """Neighbours in the same document, an unknown name of ours, and a clock that went back give no event."""
+def test_only_events_of_this_vm_get_interruptions() -> None:
+    """Neighbours' events, an unknown VM name, and a backward step have no attribution."""
     assert attribute(STARTED, Vm(name="vm-1"), noticed(START), 1.0) is None
     assert attribute(STARTED, Vm(), noticed(START), 1.0) is None
     assert attribute(STARTED, VM, noticed(START, -5, STEP), 1.0) is None
     assert attribute(STARTED, Vm(name="VM-0"), noticed(START), 1.0) is not None
 
 
-def test_of_several_the_one_that_goes_on_and_started_last() -> None:
-    """One that is over gives way to one that is not, and of two that are not, the later start has it."""
+def test_unended_event_that_started_last_gets_the_interruption() -> None:
+    """An ended event yields to one that has not ended; of two that have not, the later start wins."""
     watcher = Watcher.fresh()
     watcher.sees(started("a"))
     watcher.sees(started("a"), started("b"))
@@ -522,8 +527,8 @@ def _event_of(state: State, found: Interruption) -> str:
     return tracked.event.event_id if tracked else ""
 
 
-def test_what_was_felt_adds_up() -> None:
-    """Count, total and longest."""
+def test_interruption_totals_add_up() -> None:
+    """Count, total, and longest."""
     (tracked,) = STARTED.tracked.values()
     after = with_interruption(with_interruption(tracked, noticed(0, 3.0)), noticed(0, 1.5)).interruptions
     assert (after.count, after.total, after.longest) == (2, 4.5, 3.0)

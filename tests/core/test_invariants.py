@@ -200,10 +200,10 @@ SECONDS = st.sampled_from([0.0, 0.4, 0.5, 1.0, 5.0, 9.0, 10.0, 20.0, 30.0, 100.0
 
 @settings(max_examples=examples(1_000))
 @given(bodies(), HOUSES, st.booleans(), SECONDS, SECONDS, st.sampled_from(["", "", "", "started", "reset"]))
-def test_every_decision_is_the_one_of_the_second_reading(  # noqa: PLR0917  # all that a decision depends on
+def test_every_decision_agrees_with_the_oracle(  # noqa: PLR0917  # all that a decision depends on
     raw: bytes, setup: oracle.PolicySetup, approved: bool, known: float, unchanged: float, before: str
 ) -> None:
-    """On any document, by any policy, with any past: the same verdict for the same reason, for the same events."""
+    """For any document, policy, and past: the same verdict and reason for the same events."""
     Tried.example()
     document = parse_document(raw)
     events = oracle.read(raw)
@@ -683,11 +683,11 @@ LENGTH = 50 if LONG else 20
 
 @settings(max_examples=examples(150))
 @given(HOMES, st.lists(st.tuples(HAPPENINGS, LOOKS), min_size=LENGTH // 4, max_size=LENGTH))
-def test_a_platform_that_does_what_it_likes_is_told_and_approved_honestly(
+def test_random_platform_is_recorded_and_approved_correctly(
     setup: oracle.PolicySetup, scenario: list[tuple[tuple[Any, ...], Look]]
 ) -> None:
-    """Whatever happens in whatever order: no fact twice, none lost in a crash, none claimed that was not seen, and
-    nothing approved that the second reading holds, that is out of turn, too soon or done already."""
+    """In any order of events: no fact is recorded twice, lost in a crash, or claimed without observation. Nothing is
+    approved that the oracle holds, that is out of turn, too early, or already approved."""
     Tried.example(steps=sum(often for _, (often, *_) in scenario))
     life = Life(setup)
     for (name, *arguments), look in scenario:

@@ -1,4 +1,4 @@
-"""The machine: every pair of the table of moves, each documented surprise, what is a change, and what is remembered."""
+"""The state machine: every pair of the table, each documented anomaly, changes, and memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SHOWN: dict[Phase | None, tuple[dict[str, Any], ...]] = {
 # -- the table
 
 
-def test_the_table_is_total() -> None:
-    """Every last phase and every next one, also "not in the document", has its entry."""
+def test_table_of_moves_is_total() -> None:
+    """Every last phase and every next one, including "not in the document", has an entry."""
     phases = (None, *Phase)
     assert set(MOVES) == {(last, following) for last in phases for following in phases}
 
 
 @pytest.mark.parametrize(("last", "following"), MOVES, ids=lambda phase: phase.value if phase else "absent")
 def test_every_pair_of_phases_gives_the_transition_of_the_table(last: Phase | None, following: Phase | None) -> None:
-    """Each move, also those that cannot happen, is told once and leaves a state that the next document can follow."""
+    """Each move, even an impossible one, is recorded once, and the next document can follow it."""
     watcher = Watcher.fresh()
     watcher.sees(*SHOWN[last])
     found = watcher.sees(*SHOWN[following])
@@ -45,8 +45,8 @@ def test_every_pair_of_phases_gives_the_transition_of_the_table(last: Phase | No
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_changed_field_without_a_move_is_an_update(phase: Phase) -> None:
-    """In every phase, with the old value and the new one."""
+def test_changed_field_without_a_move_is_an_update(phase: Phase) -> None:
+    """In every phase, with the old and the new value."""
     watcher = Watcher.fresh()
     watcher.sees(*SHOWN[phase])
     (shown,) = SHOWN[phase]
@@ -56,16 +56,16 @@ def test_a_changed_field_without_a_move_is_an_update(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("status", ["Paused", "scheduled", "SCHEDULED", "", "Started ", None, 5, ...])
-def test_a_status_that_is_no_known_word_is_unknown(status: Any) -> None:
-    """Words match exactly; what is missing or mistyped is as unknown as a new word."""
+def test_unrecognized_status_is_unknown(status: Any) -> None:
+    """Values match exactly; a missing or mistyped one is as unknown as a new one."""
     assert phase_of(one(EventStatus=status)) is Phase.UNKNOWN
 
 
 # -- the way of an event
 
 
-def test_the_documented_live_migration() -> None:
-    """Scheduled, Started without its NotBefore, gone: three transitions and nothing else."""
+def test_documented_live_migration_has_three_transitions() -> None:
+    """Scheduled, Started without its NotBefore, removed."""
     watcher = Watcher.fresh()
     assert kinds(watcher.sees(event())) == ["scheduled"]
     assert kinds(watcher.sees(event(), up=0)) == []
@@ -79,8 +79,8 @@ def test_the_documented_live_migration() -> None:
 
 
 @pytest.mark.parametrize("first", [event(), started(), event(EventStatus="Paused")])
-def test_first_sights_say_what_was_seen_before(first: dict[str, Any]) -> None:
-    """Unbroken after a recent document, a gap after an old one, a start of the agent when there was none."""
+def test_first_record_shows_how_well_the_time_before_was_observed(first: dict[str, Any]) -> None:
+    """Unbroken after a recent document, a gap after an old one, a start of the agent without one."""
     at_start, after_gap, seen = Watcher.fresh(watching=False), Watcher.fresh(), Watcher.fresh()
     after_restart = Watcher.fresh()
     after_restart.restarts()
@@ -92,8 +92,8 @@ def test_first_sights_say_what_was_seen_before(first: dict[str, Any]) -> None:
     assert found == [Seen.AGENT_START, Seen.GAP, Seen.UNBROKEN, Seen.AGENT_START]
 
 
-def test_an_event_first_seen_with_an_unknown_status_is_announced_once_it_is_known() -> None:
-    """It is told as rejected at once and as scheduled when it is, with how its first sight came about."""
+def test_event_with_an_unknown_status_is_scheduled_once_the_status_is_known() -> None:
+    """It's recorded as rejected at once, and as scheduled later, with how it was first seen."""
     watcher = Watcher.fresh()
     step = watcher.step(event(EventStatus="Paused"))
     assert step.transitions == ()
@@ -102,15 +102,15 @@ def test_an_event_first_seen_with_an_unknown_status_is_announced_once_it_is_know
     assert (found.kind, found.newly_seen) == (TransitionKind.SCHEDULED, True)
 
 
-def test_a_host_failure_is_first_seen_started() -> None:
-    """Scheduled is skipped: `started`, a first sight, and nobody knows who let it start."""
+def test_host_failure_is_first_seen_started() -> None:
+    """There is no `scheduled`, only a newly seen `started`, and what started it is unknown."""
     found = only(Watcher.fresh().sees(started()))
     assert (found.kind, found.newly_seen, found.tracked.started_by) == (TransitionKind.STARTED, True, StartedBy.UNKNOWN)
     assert not found.tracked.scheduled_seen
 
 
-def test_started_that_goes_back_to_scheduled_is_an_unexpected_update() -> None:
-    """It cannot happen, and when it does it is said; the next start is a second `started`."""
+def test_scheduled_after_started_is_an_unexpected_update() -> None:
+    """It's documented as impossible; the next start is a second `started`."""
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(event()))
@@ -119,8 +119,8 @@ def test_started_that_goes_back_to_scheduled_is_an_unexpected_update() -> None:
     assert only(watcher.sees()).tracked.started_at == found.tracked.started_at
 
 
-def test_an_id_that_comes_back_is_a_new_life_with_its_numbers_going_on() -> None:
-    """The second `scheduled` of an id is another fact than the first, so it must get another number."""
+def test_returning_id_is_a_new_event_with_continued_numbers() -> None:
+    """The second `scheduled` of an id is another fact, so it needs another number."""
     watcher = Watcher.fresh()
     first = only(watcher.sees(event()))
     count, numbered = number(first.tracked, "scheduled")
@@ -133,7 +133,7 @@ def test_an_id_that_comes_back_is_a_new_life_with_its_numbers_going_on() -> None
     assert watcher.state.closed == {}
 
 
-def test_an_id_in_another_case_is_the_same_event() -> None:
+def test_id_in_another_case_is_the_same_event() -> None:
     """Compared case-insensitively, published as received."""
     watcher = Watcher.fresh()
     watcher.sees(event(EVENT_ID))
@@ -143,7 +143,7 @@ def test_an_id_in_another_case_is_the_same_event() -> None:
 
 
 def test_several_events_move_in_one_document() -> None:
-    """Each by its own row, in whatever order they stand; what is gone is told first."""
+    """Each by its own row, in any order; ended events come first."""
     watcher = Watcher.fresh()
     watcher.sees(event("a"), event("b"), started("c"))
     found = watcher.sees(started("d"), event("b", Description="New."), started("a"))
@@ -155,8 +155,8 @@ def test_several_events_move_in_one_document() -> None:
     ]
 
 
-def test_reordered_events_are_no_change() -> None:
-    """The order in the document means nothing."""
+def test_reordered_events_are_unchanged() -> None:
+    """The order in the document has no meaning."""
     watcher = Watcher.fresh()
     watcher.sees(event("a"), event("b"))
     assert watcher.sees(event("b"), event("a")) == ()
@@ -185,15 +185,15 @@ def test_reordered_events_are_no_change() -> None:
     ],
 )
 def test_changes_are_of_meaning_and_not_of_spelling(fields: dict[str, Any], names: list[str]) -> None:
-    """A time written otherwise is the same time; 5 and 5.0 are not the same, since one of them can't be read."""
+    """Two spellings of a time are equal; 5 and 5.0 differ, since one of them can't be read."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     found = watcher.sees(event(**fields))
     assert [list(changed(each)) for each in found] == ([names] if names else [])
 
 
-def test_a_change_without_a_number_is_told_and_called_odd() -> None:
-    """The service promises the same events for the same number; the content decides all the same."""
+def test_change_without_a_new_incarnation_is_recorded_as_an_anomaly() -> None:
+    """The service guarantees the same events for the same DocumentIncarnation; the content decides anyway."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     step = watcher.step(event(Description="New."), up=0)
@@ -201,8 +201,8 @@ def test_a_change_without_a_number_is_told_and_called_odd() -> None:
     assert watcher.step(event(Description="New."), up=0).anomaly == ""
 
 
-def test_another_order_of_the_events_is_no_change() -> None:
-    """Neither a transition nor a document that changed, nor an oddity where the number is the same."""
+def test_reordered_events_cause_no_transition_and_no_anomaly() -> None:
+    """Even if DocumentIncarnation is the same."""
     watcher = Watcher.fresh()
     watcher.sees(event("a"), event("b"))
     step = watcher.step(event("b"), event("a"), up=0)
@@ -211,8 +211,8 @@ def test_another_order_of_the_events_is_no_change() -> None:
     assert kinds(watcher.sees(event("a"), event("b", Description="New."))) == ["updated"]
 
 
-def test_a_number_that_went_down_is_told_and_starts_the_warming_anew() -> None:
-    """After a day without a request the service switches off and the number starts again."""
+def test_decreased_incarnation_is_recorded_and_restarts_warming() -> None:
+    """After a day without a request the service is disabled and DocumentIncarnation starts again."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     first = watcher.state.first_answer
@@ -222,8 +222,8 @@ def test_a_number_that_went_down_is_told_and_starts_the_warming_anew() -> None:
 
 
 @pytest.mark.parametrize(("up", "anomaly"), [(2, "incarnation-skipped"), (1, "incarnation-without-change"), (0, "")])
-def test_other_oddities_of_the_number(up: int, anomaly: str) -> None:
-    """A number that goes up without a change, or by more than one."""
+def test_other_anomalies_of_the_incarnation_are_detected(up: int, anomaly: str) -> None:
+    """An increase without a change, or by more than one."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     assert watcher.step(event(), up=up).anomaly == anomaly
@@ -232,8 +232,8 @@ def test_other_oddities_of_the_number(up: int, anomaly: str) -> None:
 # -- memory
 
 
-def test_what_is_gone_is_remembered_for_a_while_and_then_forgotten_without_a_repeated_number() -> None:
-    """Only so many histories are kept; an id that comes back after that starts with numbers nobody had."""
+def test_dropped_events_never_repeat_record_numbers() -> None:
+    """A limited number of closed events is kept; an id that returns after that starts with unused numbers."""
     watcher = Watcher.fresh()
     watcher.sees(event("old"))
     watcher.publishes()
@@ -248,8 +248,8 @@ def test_what_is_gone_is_remembered_for_a_while_and_then_forgotten_without_a_rep
     assert number(again.tracked, "scheduled")[0] > 1_000_000
 
 
-def test_a_rejection_is_told_once_while_it_stands_there() -> None:
-    """Each poll shows it again; only its coming is news, and its coming back."""
+def test_rejection_is_recorded_once_while_it_remains() -> None:
+    """Each poll contains it; it's recorded when it appears and when it reappears."""
     watcher = Watcher.fresh()
     assert [found.fault for found in watcher.step(event(), None).rejections] == ["not-an-object"]
     assert watcher.step(event(), None).rejections == ()
@@ -258,14 +258,14 @@ def test_a_rejection_is_told_once_while_it_stands_there() -> None:
     assert [found.fault for found in watcher.step(event(), None).rejections] == ["not-an-object"]
 
 
-def test_a_flood_of_rejections_is_told_in_part() -> None:
-    """A document of nonsense must not fill the outbox."""
+def test_number_of_recorded_rejections_is_limited() -> None:
+    """An invalid document must not fill the outbox."""
     watcher = Watcher.fresh()
     assert len(watcher.step(*range(100)).rejections) == MAX_REJECTIONS_RECORDED
 
 
-def test_a_fault_of_a_tracked_event_is_told_when_it_comes() -> None:
-    """Not at every poll, and not when it goes; a further fault is news again."""
+def test_new_fault_of_a_tracked_event_is_recorded() -> None:
+    """Not at every poll, and not when it disappears; a further fault is recorded again."""
     watcher = Watcher.fresh()
     assert watcher.step(event()).rejections == ()
     recorded = [found.fault for found in watcher.step(event(Resources=5)).rejections]
@@ -277,16 +277,15 @@ def test_a_fault_of_a_tracked_event_is_told_when_it_comes() -> None:
     assert watcher.step(event(NotBefore="")).rejections == ()
 
 
-def test_a_history_that_was_forgotten_is_not_brought_back() -> None:
-    """A late answer about an event that is long gone changes nothing."""
+def test_late_response_does_not_restore_a_dropped_event() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     stranger: TrackedEvent = replace(watcher.state.tracked[KEY], event=one(EventId="stranger"))
     assert with_tracked(watcher.state, stranger) is watcher.state
 
 
-def test_an_attempt_of_an_earlier_life_is_remembered() -> None:
-    """An id that flaps must not be a way around the waiting between two POSTs."""
+def test_attempt_of_an_earlier_event_with_this_id_is_kept() -> None:
+    """An id that flaps must not evade the backoff between two POSTs."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     last = Instant(watcher.wall, watcher.mono)
@@ -297,8 +296,8 @@ def test_an_attempt_of_an_earlier_life_is_remembered() -> None:
     assert (approval.attempts, approval.last_attempt) == (1, last)
 
 
-def test_the_history_of_an_event_that_did_not_change_stays_the_same_object() -> None:
-    """What is written of it is then kept from one commit to the next, however many other events there are."""
+def test_unchanged_tracked_event_stays_the_same_object() -> None:
+    """Its text is then reused from one commit to the next, however many other events there are."""
     watcher = Watcher.fresh()
     watcher.sees(event("a"), event("b"))
     before = dict(watcher.state.tracked)

@@ -1,4 +1,4 @@
-"""How an event ends, who let it start, and the clocks by which both are told."""
+"""How an event ends, what started it, and the clocks that determine both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SCHEMA: Final = json.loads(
 # -- how an event ends
 
 
-def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
-    """Unbroken, before its NotBefore, the number up by one, not approved by us: nothing else can have happened."""
+def test_removal_observed_without_doubt_is_canceled() -> None:
+    """Gapless, before NotBefore, DocumentIncarnation up by one, no approval by this VM."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     found = only(watcher.sees())
@@ -41,8 +41,8 @@ def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
         {"Description": "Otherwise.", "DurationInSeconds": 5},
     ],
 )
-def test_what_comes_started_under_a_new_id_in_the_same_document_was_not_canceled(fields: dict[str, Any]) -> None:
-    """Some stand-ins give each state of an event a new id: the same type and names, in any order and case."""
+def test_event_started_under_a_new_id_in_the_same_document_is_not_canceled(fields: dict[str, Any]) -> None:
+    """Some simulators give each status a new id: the same type and names, in any order and case."""
     known: dict[str, Any] = {"Resources": ["vm-0", "vm-1"]}
     watcher = Watcher.fresh()
     watcher.sees(event(**known), event("stays", **known))
@@ -63,16 +63,16 @@ def test_what_comes_started_under_a_new_id_in_the_same_document_was_not_canceled
         {"EventStatus": "Scheduled", "NotBefore": "Fri, 21 Nov 2025 12:15:00 GMT"},
     ],
 )
-def test_what_comes_otherwise_takes_no_events_place(fields: dict[str, Any]) -> None:
-    """Another type or set of names, or not Started: the one that is gone was canceled."""
+def test_different_new_event_does_not_replace_the_removed_one(fields: dict[str, Any]) -> None:
+    """With another type or set of names, or not Started, the removed event is canceled."""
     watcher = Watcher.fresh()
     watcher.sees(event(Resources=["vm-0", "vm-I"]))
     gone = watcher.sees(started("second", **{"Resources": ["vm-0", "vm-I"]} | fields))[0]
     assert (gone.kind, gone.unseen, gone.replaced_by) == (TransitionKind.CANCELED, (), "")
 
 
-def test_one_that_was_there_before_takes_no_events_place() -> None:
-    """Its start has nothing to do with the other's end; nor has what comes Started when a Started one goes."""
+def test_event_that_was_there_before_does_not_replace_the_removed_one() -> None:
+    """Its start is unrelated to the other's end; so is an event that comes Started when a Started one ends."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event("second"))
     gone = watcher.sees(started("second"))[0]
@@ -81,8 +81,8 @@ def test_one_that_was_there_before_takes_no_events_place() -> None:
     assert (gone.kind, gone.unseen, gone.replaced_by) == (TransitionKind.COMPLETED, (), "")
 
 
-def test_a_record_names_the_event_that_came_in_its_place() -> None:
-    """For programs, in the summary and for a person."""
+def test_record_names_the_replacing_event() -> None:
+    """As a member, in the summary, and in the message."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     gone, _ = watcher.sees(started("Second"))
@@ -106,23 +106,23 @@ def test_a_record_names_the_event_that_came_in_its_place() -> None:
         ({"up": -1}, ["incarnation-restarted"]),
     ],
 )
-def test_any_doubt_about_our_sight_makes_it_ended(gone: dict[str, Any], why: list[str]) -> None:
-    """Either clock, or a number that is not the next: what happened in between was not seen, and is not claimed."""
+def test_incomplete_observation_makes_it_ended(gone: dict[str, Any], why: list[str]) -> None:
+    """By either clock, or a DocumentIncarnation that isn't the next: the time in between was not observed."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     found = only(watcher.sees(**gone))
     assert (found.kind, list(found.unseen)) == (TransitionKind.ENDED, why)
 
 
-def test_the_limit_of_unbroken_is_within() -> None:
-    """At most five seconds between good documents, on both clocks."""
+def test_continuity_limit_is_inclusive() -> None:
+    """At most five seconds between valid documents, on both clocks."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     assert kinds(watcher.sees(after=5.0)) == ["canceled"]
 
 
-def test_a_restart_breaks_the_sight() -> None:
-    """Whatever the wall clock says."""
+def test_restart_breaks_continuity() -> None:
+    """Whatever the wall clock shows."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.restarts()
@@ -138,7 +138,7 @@ def test_a_restart_breaks_the_sight() -> None:
         ({"unanswered": True}, "approval-unanswered"),
     ],
 )
-def test_what_we_approved_or_may_have_approved_is_never_canceled(approval: dict[str, Any], why: str) -> None:
+def test_event_that_may_be_approved_is_never_canceled(approval: dict[str, Any], why: str) -> None:
     """It may have started and ended within a second."""
     watcher = Watcher.fresh()
     watcher.sees(event())
@@ -147,8 +147,8 @@ def test_what_we_approved_or_may_have_approved_is_never_canceled(approval: dict[
     assert (found.kind, found.unseen) == (TransitionKind.ENDED, (why,))
 
 
-def test_an_approval_of_an_earlier_life_still_counts() -> None:
-    """An id that went and came back was approved: its end is not known to be a cancellation."""
+def test_approval_of_an_earlier_event_with_this_id_prevents_canceled() -> None:
+    """An id that disappeared and returned was approved: its end may not be a cancellation."""
     for approval in ({"accepted_at": NOON}, {"unanswered": True}):
         watcher = Watcher.fresh()
         watcher.sees(event())
@@ -168,16 +168,16 @@ def test_an_approval_of_an_earlier_life_still_counts() -> None:
         ({"NotBefore": ""}, "not-before-unknown"),
     ],
 )
-def test_without_a_not_before_ahead_nothing_is_canceled(fields: dict[str, Any], why: str) -> None:
-    """From NotBefore on it may have started between two polls; a NotBefore that can't be read may be any time."""
+def test_event_without_a_future_not_before_is_never_canceled(fields: dict[str, Any], why: str) -> None:
+    """From NotBefore on it may have started between two polls; an unreadable NotBefore may be any time."""
     watcher = Watcher.fresh()
     watcher.sees(event(**fields))
     found = only(watcher.sees())
     assert (found.kind, found.unseen) == (TransitionKind.ENDED, (why,))
 
 
-def test_a_not_before_that_became_unreadable_is_not_known_any_more() -> None:
-    """The last readable one may have been moved: it still shows, but proves no cancellation."""
+def test_not_before_that_became_unreadable_is_unknown() -> None:
+    """The last readable one may have moved: it's still shown, but proves no cancellation."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(NotBefore="soon"))
@@ -185,8 +185,8 @@ def test_a_not_before_that_became_unreadable_is_not_known_any_more() -> None:
     assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("not-before-unknown",))
 
 
-def test_an_event_last_seen_with_an_unknown_status_is_not_canceled() -> None:
-    """Scheduled, then a word we don't know, then gone: the word may have meant that it runs."""
+def test_event_with_an_unknown_last_status_is_not_canceled() -> None:
+    """The unknown status may have meant that it runs."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(EventStatus="InProgress"))
@@ -194,7 +194,7 @@ def test_an_event_last_seen_with_an_unknown_status_is_not_canceled() -> None:
     assert (found.kind, found.unseen) == (TransitionKind.ENDED, ("unknown-status",))
 
 
-def test_an_event_that_was_started_and_went_back_is_not_canceled() -> None:
+def test_event_that_was_started_and_went_back_is_not_canceled() -> None:
     """It has had its impact, or a part of it."""
     watcher = Watcher.fresh()
     watcher.sees(started())
@@ -204,8 +204,8 @@ def test_an_event_that_was_started_and_went_back_is_not_canceled() -> None:
 
 
 @pytest.mark.parametrize("gone", [{"after": 3600.0}, {"up": -1}, {"up": 5}, {"wall": -3600.0}])
-def test_started_and_gone_is_completed_whatever_the_gap(gone: dict[str, Any]) -> None:
-    """Gone means over; the length of the gap is with it."""
+def test_started_event_is_completed_after_any_gap(gone: dict[str, Any]) -> None:
+    """The record contains the length of the gap."""
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(**gone))
@@ -213,8 +213,8 @@ def test_started_and_gone_is_completed_whatever_the_gap(gone: dict[str, Any]) ->
     assert found.gap == max(gone.get("after", 1.0), gone.get("wall", 0.0))
 
 
-def test_started_then_an_unknown_word_then_gone_is_completed() -> None:
-    """What has started and is gone is over, whatever it was called in between."""
+def test_started_event_is_completed_after_an_unknown_status() -> None:
+    """Whatever its status was in between."""
     watcher = Watcher.fresh()
     watcher.sees(started())
     watcher.sees(started(EventStatus="Finishing"))
@@ -234,8 +234,11 @@ def test_started_then_an_unknown_word_then_gone_is_completed() -> None:
         (None, 900.0, StartedBy.UNKNOWN),
     ],
 )
-def test_who_let_it_start(approval: dict[str, Any] | None, after: float, expected: StartedBy) -> None:
-    """Before NotBefore and not by us is somebody else; an unanswered POST or a gap over NotBefore is not known."""
+def test_started_by_is_derived_from_approval_time_and_gaps(
+    approval: dict[str, Any] | None, after: float, expected: StartedBy
+) -> None:
+    """A start before NotBefore without this VM's approval is `other`; a POST without a response or a gap over NotBefore
+    is `unknown`."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     if approval:
@@ -243,15 +246,15 @@ def test_who_let_it_start(approval: dict[str, Any] | None, after: float, expecte
     assert only(watcher.sees(started(), after=after)).tracked.started_by is expected
 
 
-def test_time_lets_it_start_when_it_was_still_scheduled_at_its_time() -> None:
+def test_event_scheduled_until_not_before_is_started_by_not_before() -> None:
     """Seen Scheduled just before NotBefore and Started just after."""
     watcher = Watcher.fresh()
     watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:03 GMT"))
     assert only(watcher.sees(started())).tracked.started_by is StartedBy.NOT_BEFORE
 
 
-def test_an_approval_counts_also_where_the_event_was_away_in_between() -> None:
-    """An id is of one event alone: what Azure took of us before one answer without it let it start."""
+def test_approval_counts_even_if_the_event_was_absent_in_between() -> None:
+    """An id belongs to one event: an accepted approval started it despite a document without it."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     approved(watcher, accepted_at=watcher.wall)
@@ -261,8 +264,8 @@ def test_an_approval_counts_also_where_the_event_was_away_in_between() -> None:
     assert only(watcher.sees(started())).tracked.started_by is StartedBy.THIS_VM
 
 
-def test_an_approval_counts_whatever_the_clock_did_since() -> None:
-    """A clock set back by two minutes between the first sight and the approval takes nothing back."""
+def test_approval_counts_whatever_the_clock_did_since() -> None:
+    """For example a clock set back by two minutes between first seen and approval."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(), wall=-120.0, up=0)
@@ -271,8 +274,8 @@ def test_an_approval_counts_whatever_the_clock_did_since() -> None:
 
 
 @pytest.mark.parametrize(("early", "by"), [(11, StartedBy.OTHER), (9, StartedBy.UNKNOWN), (0, StartedBy.NOT_BEFORE)])
-def test_somebody_else_let_it_start_only_well_before_its_time(early: int, by: StartedBy) -> None:
-    """Two clocks may differ by some seconds: within ten of NotBefore nobody is accused."""
+def test_started_by_other_needs_a_start_well_before_not_before(early: int, by: StartedBy) -> None:
+    """Two clocks may differ by some seconds: within ten seconds of NotBefore the result is `unknown`."""
     watcher = Watcher.fresh()
     watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:30 GMT"))  # it is 12:00:02
     for _ in range(27 - early):
@@ -306,8 +309,8 @@ def test_observed_time_counts_gaps_of_up_to_a_minute_between_equal_documents() -
 
 
 @pytest.mark.parametrize(("away", "begun"), [(60.0, 0.0), (61.0, 65.0), (-5.0, 65.0)])
-def test_observed_time_of_an_event_begins_anew_after_a_gap_of_over_a_minute(away: float, begun: float) -> None:
-    """Also over a restart, where a clock that was set back hides how long it was."""
+def test_observed_time_of_an_event_restarts_after_a_gap_of_over_a_minute(away: float, begun: float) -> None:
+    """Also across a restart, if a clock that was set back hides the length."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     base = watcher.state.observed_seconds
@@ -328,8 +331,8 @@ def test_observed_time_of_an_event_begins_anew_after_a_gap_of_over_a_minute(away
         ({"EventStatus": "Paused"}, True),
     ],
 )
-def test_settling_begins_anew_with_each_change(fields: dict[str, Any], resets: bool) -> None:
-    """Unchanged is about meaning."""
+def test_settling_restarts_with_each_change(fields: dict[str, Any], resets: bool) -> None:
+    """Spelling doesn't count as a change."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(**fields), after=4.0)
@@ -337,8 +340,8 @@ def test_settling_begins_anew_with_each_change(fields: dict[str, Any], resets: b
     assert found == (0.0 if resets else 4.0)
 
 
-def test_a_poll_interval_above_two_seconds_stretches_the_limit() -> None:
-    """Three polls may lie between two good documents, if that is more than five seconds."""
+def test_poll_interval_above_two_seconds_extends_the_limit() -> None:
+    """Three polls may lie between two valid documents, if that is more than five seconds."""
     from exporter.core.lifecycle import advance
     from tests.support.core_documents import parsed
 

@@ -1,4 +1,4 @@
-"""The one outward shape: its id, its times, its names, and that it can always be written."""
+"""Records: their ids, times, and names, and that they can always be written."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def first_record(vm: Vm = VM, *, vm_key: str = VM_ID, **fields: Any) -> Record:
 # -- the id
 
 
-def test_the_id_is_made_as_documented() -> None:
-    """A consumer can make it: UUIDv5 of VM key, case-folded EventId, kind and number, a line each."""
+def test_record_id_is_made_as_documented() -> None:
+    """Consumers can derive it: UUIDv5 of VM key, case-folded EventId, kind, and number, a line each."""
     name = f"{VM_ID}\n{EVENT_ID.lower()}\nscheduled\n1"
     assert first_record().id == str(uuid.uuid5(NAMESPACE, name))
 
 
-def test_the_same_fact_has_the_same_id_and_any_other_another() -> None:
-    """Whoever reads it and however often; another VM, event, kind or number makes it another fact."""
+def test_same_fact_has_the_same_id_and_any_other_a_different_one() -> None:
+    """Another VM, event, kind, or number is another fact."""
     base = first_record()
     assert first_record().id == base.id
     assert first_record(Vm(name="renamed")).id == base.id
@@ -76,8 +76,8 @@ def test_each_further_record_of_a_kind_has_the_next_number() -> None:
     assert len(set(ids)) == 4
 
 
-def test_a_vm_wide_record_after_a_lost_state_is_another_fact() -> None:
-    """Its numbers begin with the birth of the state, since nothing else of it is left to count by."""
+def test_vm_wide_record_after_a_lost_state_has_a_new_id() -> None:
+    """Its numbers begin with the birth of the state, the only remaining difference."""
     before, after = State(NOON, vm_key="k"), State(NOON + timedelta(seconds=1), vm_key="k")
     ids = []
     for state in (before, after):
@@ -89,8 +89,8 @@ def test_a_vm_wide_record_after_a_lost_state_is_another_fact() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "a\nscheduled", "a\nscheduled\n1", "b"]), min_size=2, max_size=2, unique=True))
-def test_an_event_id_with_line_ends_takes_no_other_events_id(event_ids: list[str]) -> None:
-    """The parts are joined by line ends, and an EventId may hold some."""
+def test_event_id_with_line_ends_has_a_unique_record_id(event_ids: list[str]) -> None:
+    """The parts are joined by line ends, and an EventId may contain some."""
     one, other = (first_record(EventId=event_id).id for event_id in event_ids)
     assert one != other
 
@@ -108,8 +108,8 @@ def test_an_event_id_with_line_ends_takes_no_other_events_id(event_ids: list[str
         (Vm(), "urn:azure-vm:unknown"),
     ],
 )
-def test_the_source_is_the_best_name_of_the_vm(vm: Vm, source: str) -> None:
-    """The ARM resource id, else the vmId, else the name, else the word for not knowing."""
+def test_source_is_the_best_known_name_of_the_vm(vm: Vm, source: str) -> None:
+    """The ARM resource id, else the vmId, else the name, else "unknown"."""
     assert vm.source == source
 
 
@@ -117,8 +117,8 @@ URI_REFERENCE = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-F]{2
 
 
 @given(ANY_TEXT, ANY_TEXT, ANY_TEXT)
-def test_the_source_is_always_a_uri_reference(name: str, vm_id: str, resource_id: str) -> None:
-    """Whatever somebody called the VM, also where it is not even Unicode."""
+def test_source_is_always_a_uri_reference(name: str, vm_id: str, resource_id: str) -> None:
+    """Whatever the VM's name is, even if it's invalid Unicode."""
     source = Vm(name=name, id=vm_id, resource_id=resource_id).source
     assert URI_REFERENCE.fullmatch(source)
     parts = urlsplit(source)
@@ -127,7 +127,7 @@ def test_the_source_is_always_a_uri_reference(name: str, vm_id: str, resource_id
 
 
 @given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))])))
-def test_times_are_rfc_3339_in_utc_and_read_back(moment: datetime) -> None:
+def test_times_are_rfc_3339_in_utc_and_can_be_parsed(moment: datetime) -> None:
     """Always with microseconds and Z, so that they sort as text."""
     if moment.year in (1, 9999):  # at the ends of time UTC may be out of reach
         return
@@ -136,8 +136,8 @@ def test_times_are_rfc_3339_in_utc_and_read_back(moment: datetime) -> None:
     assert datetime.fromisoformat(text) == moment
 
 
-def test_a_record_has_the_names_of_the_contract() -> None:
-    """The outside of the event, and the parts of `data` that every kind has."""
+def test_record_has_the_members_of_the_contract() -> None:
+    """The attributes of the CloudEvent, and the members of `data` that every kind has."""
     record = first_record()
     found = json.loads(record.to_json())
     assert {name: value for name, value in found.items() if name != "data"} == {
@@ -160,8 +160,8 @@ def test_a_record_has_the_names_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(("vm", "subject"), [(VM, "vm-0"), (Vm(), "vm")])
-def test_the_subject_of_a_vm_wide_record_is_the_vm(vm: Vm, subject: str) -> None:
-    """Its name, or a word that is never empty."""
+def test_subject_of_a_vm_wide_record_is_the_vm(vm: Vm, subject: str) -> None:
+    """Its name, or a text that is never empty."""
     _, record = RecordFactory(vm, NOON).about_vm(State(NOON, vm_key="k"), "agent.started", "INFO", "It has.", {})
     assert (record.subject, record.data["event"], record.data["transition"]) == (subject, None, None)
 
@@ -170,13 +170,13 @@ def test_the_subject_of_a_vm_wide_record_is_the_vm(vm: Vm, subject: str) -> None
     ("resources", "name", "expected"),
     [(["vm-0"], "VM-0", True), (["vm-1"], "vm-0", False), ("vm-0", "vm-0", None), (["vm-0"], "", None)],
 )
-def test_affects_self_says_when_it_is_not_known(resources: Any, name: str, expected: bool | None) -> None:
-    """Neither unreadable Resources nor an unknown name are "no"."""
+def test_affects_self_is_null_if_unknown(resources: Any, name: str, expected: bool | None) -> None:
+    """Neither unreadable Resources nor an unknown VM name mean false."""
     assert first_record(Vm(name=name), Resources=resources).data["affects_self"] is expected
 
 
-def test_a_summary_tells_the_whole_story() -> None:
-    """Of an event that was seen from first to last."""
+def test_summary_contains_the_whole_life_cycle() -> None:
+    """For an event observed from first to last."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     tracked = watcher.state.tracked[KEY]
@@ -214,8 +214,8 @@ def test_a_summary_tells_the_whole_story() -> None:
     assert {name: recorded[name] for name in expected} == expected
 
 
-def test_a_rejection_of_a_tracked_event_is_a_record_about_that_event() -> None:
-    """It goes with the event's other records; an element that can't be tracked is about the VM."""
+def test_rejection_of_a_tracked_event_is_a_record_about_that_event() -> None:
+    """An element that can't be tracked is a record about the VM."""
     watcher = Watcher.fresh()
     step = watcher.step(event(Resources=5), "nonsense")
     recorded = [WRITER.rejection(step.state, found)[1] for found in step.rejections]
@@ -226,8 +226,8 @@ def test_a_rejection_of_a_tracked_event_is_a_record_about_that_event() -> None:
     assert {str(record.data["event"])[:8] for record in recorded} == {"nonsense", str(event())[:8]}
 
 
-def test_a_rejection_names_the_event_as_azure_does() -> None:
-    """An EventId is told as received, in its own letter case."""
+def test_rejection_names_the_event_as_azure_does() -> None:
+    """With the EventId as received, in its own case."""
     step = Watcher.fresh().step(event(EventId="AbC-1", Resources=5))
     record = WRITER.rejection(step.state, step.rejections[0])[1]
     assert record.data["message"].startswith("Event AbC-1 has unreadable or unknown fields")
@@ -245,7 +245,7 @@ def test_a_rejection_names_the_event_as_azure_does() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )
 def test_rejection_rules_an_approval_out_only_if_the_decision_does(fields: dict[str, Any], approved: bool) -> None:
-    """An event with an unreadable description is approved by the default rules, right after this record."""
+    """The default rules approve an event with an unreadable description, right after this record."""
     watcher = Watcher.fresh()
     step = watcher.step(event(**fields))
     (decision,) = decide(Policy(Mode.ENFORCE), step.state, OURS)
@@ -255,8 +255,8 @@ def test_rejection_rules_an_approval_out_only_if_the_decision_does(fields: dict[
     assert record.data["message"].endswith(f": {next(iter(fields))}")
 
 
-def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
-    """Held or approved, in the words of the policy."""
+def test_decision_is_recorded_with_reason_rule_and_fields() -> None:
+    """Held or approved, with the values of the policy."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     for mode, verdict, reason in ((Mode.DRY_RUN, "hold", "dry-run"), (Mode.ENFORCE, "approve", None)):
@@ -267,9 +267,8 @@ def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
         assert (recorded["mode"], recorded["fields"]["EventType"]) == (mode.value, "Reboot")
 
 
-def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> None:
-    """Who is on call reads in the record, and so on the page and in the log, when it may go; and later by which time of
-    the zone it was held or sent."""
+def test_decision_by_hours_is_recorded_with_the_hours_and_the_next_change() -> None:
+    """Record, page, and log show when the event may be approved, and by which local time it was held or sent."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     rule = Rule("nights", ("Reboot",), hours=hours("22:00-05:00", "Sat", timezone="Europe/Berlin"))
@@ -307,8 +306,8 @@ HOSTILE = st.one_of(
 
 
 @given(ANY_TEXT, ANY_TEXT, ANY_TEXT, HOSTILE)
-def test_a_record_can_always_be_written(text: str, name: str, subject: str, value: Any) -> None:
-    """Lone surrogates, NUL, NaN, infinity, things that JSON does not know: nothing of it stops a fact from leaving."""
+def test_any_record_can_be_written(text: str, name: str, subject: str, value: Any) -> None:
+    """Lone surrogates, NUL, NaN, infinity, and types unknown to JSON are replaced."""
     record = Record(
         text, "agent.started", text, subject, NOON, "INFO", {"severity": "INFO", "vm": {"name": name}, "x": value}
     )
@@ -317,9 +316,9 @@ def test_a_record_can_always_be_written(text: str, name: str, subject: str, valu
 
 
 @given(ANY_TEXT, ANY_TEXT, ANY_TEXT, st.floats())
-def test_a_writer_never_fails_on_what_it_is_told(name: str, key: str, error: str, seconds: float) -> None:
-    """Names and fault texts come from outside, an invalid environment variable among them; and what it writes is
-    the same for every destination, so it is made clean at birth."""
+def test_factory_accepts_any_input(name: str, key: str, error: str, seconds: float) -> None:
+    """Names and fault texts come from outside, for example an invalid environment variable. Records are cleaned when
+    they're made, so they're the same for every destination."""
     state = State(NOON, vm_key=key)
     writer = RecordFactory(Vm(name=name), NOON)
     state, unavailable = writer.about_vm(state, "source.unavailable", "ERROR", error, {"error": error})
@@ -332,13 +331,13 @@ def test_a_writer_never_fails_on_what_it_is_told(name: str, key: str, error: str
 
 
 @pytest.mark.parametrize("name", ["vm-\ud800", "\udcff", "a\0b"])
-def test_an_event_of_an_oddly_named_vm_is_told(name: str) -> None:
-    """The name is mended in the record, the fact is kept."""
+def test_event_of_an_oddly_named_vm_is_recorded(name: str) -> None:
+    """The name is cleaned in the record."""
     record = first_record(Vm(name=name), vm_key=name)
     assert Record.from_json(record.to_json()) == record
 
 
-def test_a_record_survives_its_text() -> None:
+def test_record_round_trips_through_its_text() -> None:
     """What the outbox keeps is what is sent."""
     record = first_record(Description="ünïcödé ✓ \u2028")
     assert Record.from_json(record.to_json()) == record
@@ -346,8 +345,8 @@ def test_a_record_survives_its_text() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_survives_its_name(kind: str) -> None:
-    """Also those with a dot in it."""
+def test_every_kind_round_trips_through_its_name(kind: str) -> None:
+    """Also one with a dot in it."""
     record = replace(first_record(), kind=kind)
     assert Record.from_json(record.to_json()).kind == kind
 
@@ -369,16 +368,15 @@ def test_every_kind_survives_its_name(kind: str) -> None:
         {"subject": None},
     ],
 )
-def test_what_is_no_record_is_a_value_error_or_a_key_error(change: dict[str, Any]) -> None:
-    """A file or a hub may hold anything; who reads it catches two things."""
+def test_text_that_is_not_a_record_is_a_value_error_or_a_key_error(change: dict[str, Any]) -> None:
+    """A file or an event hub may contain anything; readers catch these two."""
     found = json.loads(first_record().to_json()) | change
     with pytest.raises((ValueError, KeyError)):
         Record.from_json(json.dumps(found))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{}", b'"x"', b"\xff", b"[" * 100_000])
-def test_what_is_no_object_is_no_record(text: bytes) -> None:
-    """Likewise."""
+def test_text_that_is_not_an_object_is_a_value_error_or_a_key_error(text: bytes) -> None:
     with pytest.raises((ValueError, KeyError)):
         Record.from_json(text)
 
@@ -403,8 +401,8 @@ def nested(value: Any, depth: int) -> Any:
 
 
 @given(st.dictionaries(ANY_TEXT, ANYTHING, max_size=4), ANY_TEXT)
-def test_bodies_are_those_of_the_careful_way(data: dict[str, Any], subject: str) -> None:
-    """The quick way to write a record gives the very bytes that replacing what JSON can't carry first would give."""
+def test_fast_encoding_equals_the_careful_one(data: dict[str, Any], subject: str) -> None:
+    """The fast path writes the same bytes as replacing what JSON can't represent first."""
     record = Record("id", "scheduled", "urn:x", subject, NOON, "INFO", data)
     careful = encodable(record.to_cloudevent(), DEPTH)
     assert record.to_json() == json.dumps(careful, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

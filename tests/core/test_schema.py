@@ -1,4 +1,4 @@
-"""Every kind of record against the JSON Schema that ships with the package, and against the rules of CloudEvents."""
+"""Every kind of record against the JSON Schema of the package and the rules of CloudEvents."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ def cloudevent(kind: str) -> dict[str, Any]:
     return found
 
 
-def test_the_schema_is_a_schema() -> None:
-    """By its own rules."""
+def test_schema_is_a_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -138,24 +137,24 @@ def test_every_kind_has_its_example() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_every_kind_of_record_is_as_the_schema_says(kind: str) -> None:
-    """And it is the kind that it claims to be."""
+def test_every_kind_of_record_matches_the_schema(kind: str) -> None:
+    """With the kind that it claims."""
     found = cloudevent(kind)
     VALIDATOR.validate(found)
     assert found["type"] == f"azure_scheduled_event.{kind}.v1"
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_what_is_not_known_is_null_in_every_kind(kind: str) -> None:
-    """Never -1 or an empty text, but in Azure's own object, which is as it was received."""
+def test_unknown_values_are_null_in_every_kind(kind: str) -> None:
+    """Never -1 or an empty text, except in Azure's own object, which is kept as received."""
     found = cloudevent(kind)
     assert unknown_value_fields(found["data"]) == []
     event_of = found["data"]["event"]
     assert not isinstance(event_of, dict) or -1 in event_of.values()
 
 
-def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
-    """They are beside Azure's object, and follow the rule of everything beside it."""
+def test_changes_and_decisions_quote_unknown_values_as_null() -> None:
+    """They are outside Azure's object, so they follow the same rule as everything else outside it."""
     watcher = Watcher.fresh()
     watcher.sees(event(DurationInSeconds=9, Description="Soon.", More={"list": [""]}))
     (found,) = watcher.sees(event(DurationInSeconds=-1, Description="", More={"list": [-1]}))
@@ -170,8 +169,8 @@ def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_number_has_one_type_in_every_record(kind: str) -> None:
-    """A column of a table is guessed from the first records: what may have a fraction always has one."""
+def test_each_number_has_one_type_in_every_record(kind: str) -> None:
+    """Tools derive a column's type from the first records: a value that may have a fraction always has one."""
     data = cloudevent(kind)["data"]
     parts = {"data": data, "summary": data.get("summary", {}), "interruption": data.get("interruption", {})}
     for part, found in parts.items():
@@ -184,8 +183,9 @@ def test_a_number_has_one_type_in_every_record(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_record_says_its_kind_and_the_event_that_it_is_joined_by(kind: str) -> None:
-    """Without taking `type` apart; the id in lower case, as Azure may change its case, and null for the VM's own."""
+def test_record_contains_its_kind_and_event_id_for_joins(kind: str) -> None:
+    """Consumers need not parse `type`. The id is in lower case, as Azure may change its case; null for the VM's
+    records."""
     found = cloudevent(kind)
     event = found["data"]["event"]
     about_event = isinstance(event, dict)
@@ -195,8 +195,7 @@ def test_a_record_says_its_kind_and_the_event_that_it_is_joined_by(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_every_member_of_a_record_is_described(kind: str) -> None:
-    """A consumer finds each name in the schema."""
+def test_schema_describes_every_member_of_a_record(kind: str) -> None:
     described = set(SCHEMA["$defs"]["data"]["properties"])
     assert set(cloudevent(kind)["data"]) - described == set()
     assert set(cloudevent(kind)) == set(SCHEMA["properties"])
@@ -206,7 +205,7 @@ def test_every_member_of_a_record_is_described(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_every_record_is_a_cloudevent(kind: str) -> None:
-    """Version 1.0: names of lower-case letters and digits, non-empty strings, a time of RFC 3339, data beside them."""
+    """Version 1.0: names of lower-case letters and digits, non-empty strings, a time of RFC 3339, and data."""
     found = cloudevent(kind)
     data = found.pop("data")
     assert isinstance(data, dict)
@@ -236,8 +235,8 @@ def test_every_record_is_a_cloudevent(kind: str) -> None:
         (("summary", "started_by"), {*(word.value for word in StartedBy), None}),
     ],
 )
-def test_closed_words_are_the_same_in_the_schema(where: tuple[str, str], words: set[str | None]) -> None:
-    """A word more or less on either side would break a consumer."""
+def test_enumerations_are_the_same_in_the_schema(where: tuple[str, str], words: set[str | None]) -> None:
+    """A difference would break a consumer."""
     assert set(SCHEMA["$defs"][where[0]]["properties"][where[1]]["enum"]) == words
 
 
@@ -255,8 +254,8 @@ def test_closed_words_are_the_same_in_the_schema(where: tuple[str, str], words: 
         lambda found: found["data"]["vm"].update(name=5),
     ],
 )
-def test_the_schema_refuses_what_is_no_record(spoil: Callable[[dict[str, Any]], Any]) -> None:
-    """A schema that lets everything through proves nothing."""
+def test_schema_rejects_invalid_records(spoil: Callable[[dict[str, Any]], Any]) -> None:
+    """A schema that accepts everything proves nothing."""
     found = cloudevent("scheduled")
     spoil(found)
     assert not VALIDATOR.is_valid(found)

@@ -1,4 +1,4 @@
-"""The state as text: whole, and nothing but a state is taken for one."""
+"""The state as text: complete, and other texts are rejected."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def without_clocks(state: State) -> State:
 
 
 @pytest.mark.parametrize("state", [State(NOON), full()], ids=["new", "full"])
-def test_a_state_survives_its_text_but_for_the_monotonic_times(state: State) -> None:
-    """Everything else is there again, of the same types."""
+def test_state_round_trips_except_for_monotonic_times(state: State) -> None:
+    """Everything else is restored with the same types."""
     text = dump_state(state)
     assert load_state(text) == without_clocks(state)
     assert dump_state(load_state(text)) == text
 
 
-def test_the_text_holds_each_event_once() -> None:
-    """It is UTF-8, whatever Azure wrote; the document is told by the keys of its events."""
+def test_text_contains_each_event_once() -> None:
+    """It's UTF-8, whatever Azure wrote; the document is a list of event keys."""
     text = dump_state(full())
     assert text.encode("utf-8")
     assert text.count('"vm-9"') == 0
@@ -128,16 +128,16 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]
 
 
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c", "\u00fc", "E"]), max_size=4), min_size=1, max_size=6))
-def test_what_is_kept_from_one_text_to_the_next_is_never_stale(documents: list[set[str]]) -> None:
-    """A writer of many states writes each as a new one would."""
+def test_reused_text_is_never_stale(documents: list[set[str]]) -> None:
+    """A writer of many states writes each as a new writer would."""
     watcher, writer = Watcher.fresh(), StateWriter()
     for number, ids in enumerate(documents):
         watcher.sees(*(event(name, Description=str(number if name == "a" else 0)) for name in sorted(ids)))
         assert writer.text(watcher.state) == dump_state(watcher.state)
 
 
-def test_a_loaded_state_goes_on_where_the_other_stopped() -> None:
-    """The same document next is no change."""
+def test_loaded_state_continues_where_the_other_stopped() -> None:
+    """The same document causes no change."""
     watcher = Watcher.fresh()
     watcher.sees(event(), None)
     watcher.state = load_state(dump_state(watcher.state))
@@ -195,21 +195,21 @@ def text_of(state: Any) -> str:
 
 
 @pytest.mark.parametrize("state", BROKEN_STATES)
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    """Each field has its type, and no other field is there."""
+def test_text_that_is_not_a_state_is_rejected(state: Any) -> None:
+    """Each field has its type, and there is no other field."""
     with pytest.raises(ValueError, match="not a state"):
         load_state(text_of(state))
 
 
 @pytest.mark.parametrize("value", BROKEN)
-def test_what_is_no_state_is_a_value_error(value: Any) -> None:
-    """The outbox sets such a file aside; any other error would stop the agent for good."""
+def test_text_that_is_not_a_state_is_a_value_error(value: Any) -> None:
+    """The outbox quarantines such a file; any other error would stop the agent permanently."""
     with pytest.raises(ValueError, match="not a state"):
         load_state(json.dumps(value))
 
 
-def test_the_smallest_state() -> None:
-    """What the broken ones above are made of is sound."""
+def test_smallest_state_is_valid() -> None:
+    """The broken ones above are made of it."""
     assert load_state(text_of(SMALL)) == State(NOON)
 
 
@@ -228,16 +228,15 @@ TEXTS: Final = [
 ]
 
 
-def test_a_lone_surrogate_is_no_fault() -> None:
-    """What the broken texts below begin with is sound, and it is written as it was read."""
+def test_lone_surrogate_is_valid() -> None:
+    """The broken texts below begin with it, and it's written as it was read."""
     state = load_state(SURROGATE + '{"a":1}}}')
     assert state.vm_id == "\ud800"
     assert load_state(dump_state(state)) == state
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
-    """Likewise."""
+def test_invalid_json_text_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="not a state"):
         load_state(text)
 
@@ -259,8 +258,8 @@ PLACES = [path for path in places(FULL) if path and "raw" not in path]
     st.sampled_from(PLACES),
     st.sampled_from([None, 5, -1.5, True, "", "x", [], [None], {}, {"a": 1}, float("nan"), "2025-11-21T12:00:00"]),
 )
-def test_a_damaged_state_is_refused_or_sound(path: tuple[Any, ...], value: Any) -> None:
-    """One part replaced by something else: either a ValueError, or a state that can be worked with and kept."""
+def test_damaged_state_is_rejected_or_usable(path: tuple[Any, ...], value: Any) -> None:
+    """With one part replaced: a ValueError, or a state that can be used and written."""
     damaged = json.loads(json.dumps(FULL))
     inner = damaged
     for part in path[:-1]:
@@ -295,16 +294,16 @@ def is_state(text: str) -> bool:
 
 
 @given(JSON)
-def test_no_json_is_more_than_refused(value: Any) -> None:
-    """Any JSON in the place of a state, or of a part of it, raises no other error than ValueError."""
+def test_random_json_is_accepted_or_a_value_error(value: Any) -> None:
+    """In the place of a state or of a part of it."""
     assert not is_state(json.dumps(value))
     is_state(text_of({**SMALL, "numbers": value}))
     is_state(text_of({**SMALL, "tracked": {"a": value}, "vm_key": value}))
 
 
 @given(st.integers(0, len(TEXT)), st.integers(0, 12), st.text(max_size=4))
-def test_no_damage_to_the_text_is_more_than_refused(at: int, cut: int, inserted: str) -> None:
-    """Some characters of a good text removed and others put in."""
+def test_damaged_text_is_accepted_or_a_value_error(at: int, cut: int, inserted: str) -> None:
+    """With some characters of a valid text removed and others inserted."""
     is_state(TEXT[:at] + inserted + TEXT[at + cut :])
 
 

@@ -22,18 +22,18 @@ from exporter.core.records import tag_label, unknown_tags
         ("7", "tag_7"),
     ],
 )
-def test_the_label_of_a_tag_is_its_name_with_underscores(name: str, label: str) -> None:
-    """Whatever is no letter, digit or underscore of ASCII is one underscore; the letter case stays."""
+def test_tag_label_is_the_name_with_underscores(name: str, label: str) -> None:
+    """Each character other than ASCII letters, digits, and underscores becomes an underscore; the case stays."""
     assert tag_label(name) == label
 
 
 @given(st.text(min_size=1))
-def test_every_name_gives_a_label_that_prometheus_takes(name: str) -> None:
-    """Azure allows more in a name than Prometheus does."""
+def test_every_tag_name_gives_a_valid_prometheus_label(name: str) -> None:
+    """Azure allows more characters in a name than Prometheus does."""
     assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", tag_label(name))
     assert len(tag_label(name)) == len(name) + 4
 
 
-def test_a_tag_that_is_not_known_yet_has_no_value() -> None:
-    """Its name is there from the start, so that label sets do not change."""
+def test_unknown_tag_has_an_empty_value() -> None:
+    """Its name is present from the start, so that label sets don't change."""
     assert unknown_tags(("b", "a")) == (("b", ""), ("a", ""))

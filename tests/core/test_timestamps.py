@@ -1,4 +1,4 @@
-"""The times of a document, as documented and as newer pages show them."""
+"""The times of a document, in the documented and in newer formats."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.core_documents import one
         ("2022-04-11T22:26:58-0130", datetime(2022, 4, 11, 23, 56, 58, tzinfo=UTC)),
     ],
 )
-def test_times_are_read_as_documented_and_as_newer_pages_show_them(text: str, expected: datetime) -> None:
-    """RFC 1123 with whatever weekday, ISO 8601 with whatever fraction; always an instant in UTC."""
+def test_documented_and_newer_times_are_read(text: str, expected: datetime) -> None:
+    """RFC 1123 with any weekday, ISO 8601 with any fraction; always an instant in UTC."""
     assert parse_time(text) == expected
 
 
@@ -75,13 +75,13 @@ def test_times_are_read_as_documented_and_as_newer_pages_show_them(text: str, ex
         "2022-04-11T22:26:58Z" * 50_000,
     ],
 )
-def test_what_is_no_time_is_none(text: str) -> None:
-    """Garbage is never taken for a time, and never raises."""
+def test_invalid_time_is_none(text: str) -> None:
+    """It never raises."""
     assert parse_time(text) is None
 
 
 def test_not_before_may_be_empty_only_once_started() -> None:
-    """Empty is how the service says "it has started"; a Scheduled event without a time is malformed."""
+    """Azure documents an empty value for started events; a Scheduled event without a time is malformed."""
     assert one(EventStatus="Started", NotBefore="").faults == ()
     assert one(NotBefore="").faults == ("NotBefore",)
     assert one(EventStatus="Paused", NotBefore="").faults == ("NotBefore",)
@@ -91,8 +91,7 @@ def test_not_before_may_be_empty_only_once_started() -> None:
 
 
 @given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)))  # noqa: DTZ001  # Hypothesis wants naive bounds
-def test_every_instant_survives_both_spellings(moment: datetime) -> None:
-    """What a server writes in either format is read as the same instant."""
+def test_every_instant_round_trips_in_both_formats(moment: datetime) -> None:
     moment = moment.replace(tzinfo=UTC)
     months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
     rfc = f"Mon, {moment.day:02} {months[moment.month - 1]} {moment.year:04} {moment:%H:%M:%S} GMT"
@@ -101,7 +100,7 @@ def test_every_instant_survives_both_spellings(moment: datetime) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_text_makes_the_reading_of_times_raise(text: str) -> None:
-    """It answers an aware instant or None."""
+def test_random_text_never_makes_parse_time_raise(text: str) -> None:
+    """It returns an aware instant or None."""
     found = parse_time(text)
     assert found is None or found.tzinfo is UTC
