@@ -134,7 +134,7 @@ def test_files_are_checked_only_if_they_matter() -> None:
     assert files_to_check(policy, None) == {"/etc/hold"}
 
 
-# -- how many, and when
+# -- number of resources, and hours
 
 
 @pytest.mark.parametrize(("names", "reason"), [(1, ""), (2, ""), (3, "too-many-resources")])
@@ -182,7 +182,7 @@ def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
     assert finding("2026-10-25T01:20:00Z") == f"within {hours_in} Sun 2026-10-25 02:45+01:00"
 
 
-# -- explaining
+# -- explanations
 
 
 @pytest.mark.parametrize("reason", [*SPOILERS, Reason.NONE])

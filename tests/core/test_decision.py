@@ -53,7 +53,7 @@ CONTRACT = [
     "outbox-unwritable",
     "dry-run",
 ]
-# Two answers to one question: they exclude each other, so no event has both.
+# Two results of one check exclude each other, so no event has both.
 EXCLUSIVE = {
     frozenset({Reason.OFF, Reason.DRY_RUN}),
     frozenset({Reason.SEVERAL_RESOURCES, Reason.NOT_LEADER}),

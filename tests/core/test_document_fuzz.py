@@ -58,7 +58,7 @@ def test_lone_surrogates_are_always_replaced() -> None:
     assert found.events[0].description is None
 
 
-# -- anything at all
+# -- random input
 
 
 FIELDS = ("EventId", "EventType", "ResourceType", "Resources", "EventStatus", "NotBefore", "DurationInSeconds", "More")

@@ -25,7 +25,7 @@ DUE: Final = NOON + timedelta(minutes=15)
 
 
 def shortened(fields: dict[str, Any]) -> str:
-    """The id of a case: pytest puts it into the environment, where Windows takes 32,767 characters."""
+    """Return a short id of a case: pytest puts it into the environment, limited to 32,767 characters on Windows."""
     return str(fields)[:80]
 
 
@@ -51,13 +51,13 @@ Now = tuple[Ownership, str | None, Phase, datetime | None]
 
 
 def now_of(watcher: Watcher, vm_name: str = "vm-0") -> Now:
-    """Whose it is, its type, its phase, and when it may start."""
+    """Return ownership, type, phase, and the earliest start."""
     found = EventNow(watcher.state.tracked[KEY], vm_name)
     return found.ownership, found.tracked.event_type, found.phase, found.starts_at
 
 
 def seen(*documents: dict[str, Any]) -> Watcher:
-    """A watcher that has read these documents of one event each."""
+    """Return a watcher that has read these documents of one event each."""
     watcher = Watcher.fresh()
     for shown in documents:
         watcher.sees(shown)
@@ -263,7 +263,7 @@ def test_memory_of_earlier_documents_is_bounded() -> None:
     load_state(dump_state(watcher.state))
 
 
-# -- nothing is approved on what earlier documents held
+# -- values of earlier documents approve nothing
 
 POLICIES: Final = {
     "any": replace(ENFORCE, coordination=Coordination.ANY),
@@ -290,13 +290,13 @@ FILES: Final = replace(OURS, files={READY: Presence.PRESENT})
 
 
 def decided(watcher: Watcher, policy: Policy) -> str:
-    """The reason for which the event is held; empty for an approval."""
+    """Return the reason to hold the event; empty for an approval."""
     (found,) = decide(policy, watcher.state, FILES)
     return found.reason.value
 
 
 def unread(fields: dict[str, Any]) -> str:
-    """The reason for such fields: an empty type is a word, if one that nobody knows."""
+    """Return the reason for such fields: an empty type is an unknown value."""
     return "unknown-type" if fields.get("EventType") == "" else "malformed"
 
 

@@ -31,7 +31,7 @@ def http_time(at: datetime) -> str:
 
 
 def accepted(watcher: Watcher, key: str) -> State:
-    """The state after Azure has answered a POST for this event with 200."""
+    """Return the state after Azure accepted a POST for this event (HTTP 200)."""
     now = Instant(watcher.wall, watcher.mono)
     tracked = replace(watcher.state.tracked[key], approval=Approval(1, now, watcher.wall, "rule"))
     return with_tracked(watcher.state, tracked)
@@ -39,27 +39,27 @@ def accepted(watcher: Watcher, key: str) -> State:
 
 @dataclass
 class Probed:
-    """A watcher of documents that a prober asks. It is vm-0, and has read an empty document a second after noon."""
+    """A watcher with a gate. It is vm-0, and has read an empty document a second after noon."""
 
     watcher: Watcher = field(default_factory=Watcher.fresh)
     name: str = "vm-0"
     poll_interval: float = 1.0
     policy: GatePolicy = POLICY
     not_read: float = 0.0
-    """Seconds since the last good document, by both clocks."""
+    """Seconds since the last valid document, by both clocks."""
 
     def sees(self, *events: Any, at: datetime | None = None) -> None:
-        """A good document, a second later or at that time."""
+        """Read a valid document, a second later or at that time."""
         seconds = 1.0 if at is None else (at - self.watcher.wall).total_seconds()
         self.watcher.sees(*events, after=seconds)
         self.not_read = 0.0
 
     def approved(self) -> None:
-        """Azure answered 200 to our POST for the event."""
+        """Accept this VM's POST for the event (HTTP 200)."""
         self.watcher.state = accepted(self.watcher, KEY)
 
     def restarts(self, after: float = 1.0) -> None:
-        """Another process, with what the disk has; its monotonic clock counts from somewhere else."""
+        """Start another process with the state on disk and another monotonic clock."""
         self.watcher.state = load_state(dump_state(self.watcher.state))
         self.watcher.mono = 5.0
         self.not_read += after
@@ -80,7 +80,7 @@ class Probed:
 
 
 def seen_at(seconds_before: float, *events: Any) -> Probed:
-    """A document that was read so long before `NotBefore` of `event()`."""
+    """Return a watcher that read a document this long before `NotBefore` of `event()`."""
     probed = Probed()
     probed.sees(*events, at=DUE - timedelta(seconds=seconds_before))
     return probed
@@ -334,7 +334,7 @@ def test_setting_the_clock_does_not_make_the_document_stale() -> None:
         assert probed.reason == "started"
 
 
-# -- its words
+# -- its sentence
 
 
 def test_gate_names_the_most_urgent_event() -> None:
@@ -383,12 +383,12 @@ def test_sentence_contains_no_ids_names_or_descriptions() -> None:
     assert "vm-0" not in probed.gate.sentence
 
 
-# -- a second reading of the rule, over random lives
+# -- an independent reading of the rules, over random life cycles
 
 
 @dataclass(frozen=True)
 class Shown:
-    """An event as a test made it. `due`: seconds after noon, or what is no time."""
+    """An event as a test made it. `due`: seconds after noon, or an invalid time."""
 
     event_id: str
     kind: str | None
@@ -410,7 +410,7 @@ class Shown:
 
 @dataclass
 class Reading:
-    """What somebody notes who reads the contract and each document, and nothing else."""
+    """Independent notes, made only from the contract and each document."""
 
     lead: float
     types: tuple[str, ...]
@@ -421,7 +421,7 @@ class Reading:
     times: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of times, types and names the last that could be read."""
+    """The last readable times, types, and names."""
     approved: set[str] = field(default_factory=set)
     read_at: float | None = None
 
@@ -436,7 +436,7 @@ class Reading:
         self.begun |= {shown.event_id.lower() for shown in events if shown.status == "Started"}
         for key, shown in self.present.items():
             twins = [each.raw() for each in events if each.event_id.lower() == key]
-            # Where they differ it is not known which is meant: only what was not known is told.
+            # If they differ, it's ambiguous which is meant: only unknown values are set.
             differ = {name for name in twins[0] for twin in twins if twin[name] != twins[0][name]}
             timed = shown.status != "Started" and isinstance(shown.due, int)
             if timed and not ("NotBefore" in differ and key in self.times):
@@ -447,7 +447,7 @@ class Reading:
                 self.names[key] = shown.names
 
     def closed(self, at: float) -> bool:
-        """By the wall clock alone: in these lives it is right, or it was set back over a restart."""
+        """Return whether the gate is closed, by the wall clock: it's correct here, or was set back across a restart."""
         if not self.named or self.read_at is None or not 0 <= at - self.read_at <= self.patience:
             return False
         for key in self.present:
@@ -479,7 +479,7 @@ STEPS = st.one_of(
 
 @dataclass
 class Life:
-    """The core and the reading, side by side. `at` is the wall clock, in seconds after noon."""
+    """The core next to the independent reading. `at` is the wall clock, in seconds after noon."""
 
     policy: GatePolicy
     reading: Reading
@@ -488,7 +488,7 @@ class Life:
     shown: list[list[Shown]] = field(default_factory=list)
 
     def again(self, back: int) -> None:
-        """A document of before: ids that were away return."""
+        """Read an earlier document: absent ids return."""
         if self.shown:
             self.document(self.shown[-1 - back % len(self.shown)])
 

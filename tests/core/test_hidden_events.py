@@ -29,7 +29,7 @@ HIDING: Final[Mapping[str, Any]] = {
 
 
 def restarted(watcher: Watcher) -> None:
-    """Its state as the next process reads it."""
+    """Return the state as the next process reads it."""
     watcher.state = load_state(dump_state(watcher.state))
 
 

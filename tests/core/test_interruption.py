@@ -25,7 +25,7 @@ VM = Vm(name="vm-0")
 
 
 class InterruptionScenario:
-    """A VM, what is done to it, and what its detector sees. Times in seconds; `late` and `slew` are its daily noise."""
+    """A VM, what happens to it, and what its detector reports. Times in seconds; `late` and `slew` are normal noise."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class InterruptionScenario:
         return ClockPair(self.mono, self.mono + self.offset)
 
     def runs(self, seconds: float) -> None:
-        """An ordinary time: ticks, each a little late, on a clock that is being slewed."""
+        """Run normally: ticks, each a little late, on a clock that is being slewed."""
         until = self.mono + round(seconds * SECOND)
         while self.mono < until:
             self._passes(self.tick_seconds + self.late)
@@ -68,16 +68,16 @@ class InterruptionScenario:
         self.found += self.detector.detect(self.reading)
 
     def stalls(self, seconds: float) -> None:
-        """The clocks run and we do not."""
+        """Run the clocks but not the process."""
         self._passes(seconds)
         self.tick()
 
     def pauses(self, seconds: float) -> None:
-        """The VM stands still with all its clocks."""
+        """Stop the VM with all its clocks."""
         self.behind += round(seconds * SECOND)
 
     def corrects(self, part: float = 1.0) -> None:
-        """The time of day is set right, or nearer to it; who waits for that is woken."""
+        """Correct the time of day, fully or in part; waiters for that are woken."""
         by = round(self.behind * part)
         self.behind -= by
         self.sets(by / SECOND)
@@ -181,7 +181,7 @@ def test_step_and_stall_in_one_check_are_both_reported() -> None:
 
 @dataclass(frozen=True)
 class Deed:
-    """A stall of so many seconds after a tick, or a pause; a pause is corrected after some time, in equal steps."""
+    """A stall of `seconds` after a tick, or a pause; a pause is corrected after some time, in equal steps."""
 
     stall: float
     pause: float
@@ -249,14 +249,14 @@ def test_slew_does_not_accumulate(slew: int) -> None:
     assert scenario.recorded == [(STALL, 600.0)]
 
 
-# -- a system that slews its wall clock alone, and says so: Windows
+# -- a system that slews only its wall clock and reports the rate: Windows
 
 HALF = 500_000
-"""ppm: W32Time lets the clock run at most half as fast again, or half as fast."""
+"""ppm: W32Time runs the clock at most 50 % fast or 50 % slow."""
 
 
 class Windows(InterruptionScenario):
-    """The system says how fast it slews; the last word counts, also for what passed before it."""
+    """A system that reports its slew rate; the last rate also counts for the time before it."""
 
     def __init__(self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True) -> None:
         self.slew_ppm = slew_ppm
@@ -338,7 +338,7 @@ COARSE = 15_625_000
 
 
 class CoarseClocks:
-    """Time that passes, and two clocks that show it as it was at their last tick. Each reading takes a microsecond."""
+    """Real time, and two clocks that show it as of their last tick. Each reading takes a microsecond."""
 
     def __init__(self, phase: int) -> None:
         self.now, self.phase, self.stepped = 50 * SECOND, phase, EPOCH
@@ -356,7 +356,7 @@ class CoarseClocks:
 
 
 def watched(clocks: CoarseClocks, overs: list[float], happens: Callable[[CoarseClocks], None]) -> list[Interruption]:
-    """What is found in the ticks of these sleeps, each longer than asked for; half-way something happens."""
+    """Return the findings of ticks with these sleeps, each longer than requested; half-way something happens."""
     detector, found = Detector(read_clocks(clocks.mono, clocks.real)), []
     for number, over in enumerate(overs):
         clocks.sleep(TICK_SECONDS, over)
@@ -434,23 +434,23 @@ def test_interruption_has_the_time_at_which_it_was_noticed() -> None:
     assert found.at.wall.timestamp() == EPOCH / SECOND + 5.1
 
 
-# -- whose it was
+# -- attribution
 
 
 def noticed(wall: float, seconds: float = 5.0, kind: InterruptionKind = STALL) -> Interruption:
-    """An interruption noticed so many seconds after noon."""
+    """Return an interruption noticed this many seconds after noon."""
     return Interruption(kind, seconds, Instant(NOON + timedelta(seconds=wall), 100.0 + wall))
 
 
 def stepped(wall: float, seconds: float, mono: float | None) -> Interruption:
-    """The clock was set forward then: it is later at once, and the clock that can't be set has not moved."""
+    """Return a forward step: the wall clock is later at once, and the monotonic clock has not moved."""
     found = noticed(wall, seconds, STEP)
     late = found.at.wall + timedelta(seconds=seconds)
     return replace(found, at=Instant(late, None if mono is None else found.at.mono))
 
 
 def played() -> Iterator[State]:
-    """vm-0's event: Scheduled at noon + 1 s + 60 s, Started 60 s later, gone 60 s later."""
+    """Play vm-0's event: Scheduled at noon + 1 s + 60 s, Started 60 s later, removed 60 s later."""
     watcher = Watcher.fresh()
     for document in ([event()], [started()], []):
         watcher.sees(*document, after=60)

@@ -67,7 +67,7 @@ MISSING: Any = object()
 
 
 def mostly(good: Any, bad: Any = ANOMALY_MESSAGES) -> Any:
-    """A good one, now and then a bad one, now and then nothing at all."""
+    """Return mostly valid values, sometimes an invalid one, sometimes none."""
     return st.integers(0, 29).flatmap(lambda roll: {7: bad, 23: st.just(MISSING)}.get(roll, good))
 
 
@@ -89,7 +89,7 @@ EVENTS = st.fixed_dictionaries(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """A document whose objects may hold a field twice."""
+    """Return a document whose objects may contain a field twice."""
     items = draw(st.lists(mostly(EVENTS).filter(lambda item: item is not MISSING), min_size=1, max_size=4))
     texts = []
     for item in items:
@@ -125,7 +125,7 @@ DEFAULT = (
     {"event_type": ["Freeze"], "min_duration": 0, "max_duration": 8},
 )
 GENEROUS = st.just({"event_type": ["Reboot", "Redeploy", "Freeze"]})
-# Files exist by a fixed but arbitrary rule, so that both readings find the same ones whichever they look at.
+# Files exist by a fixed but arbitrary rule, so that both readings find the same ones.
 FILES = ("present", "absent", "unknown")
 
 
@@ -153,7 +153,7 @@ HOUSES = st.builds(
 
 
 def policy_of(setup: oracle.PolicySetup) -> Policy:
-    """The same wishes in the words of the code."""
+    """Return the same policy as the code's types."""
     rules = []
     for number, asked in enumerate(setup.rules):
         source = asked.get("event_source")
@@ -181,12 +181,12 @@ def hours_of(between: str = "", days: Sequence[str] = (), timezone: str = "UTC")
 
 def situation_of(setup: oracle.PolicySetup, policy: Policy, document: Document) -> Context:
     files = {path: Presence(setup.file(path)) for path in files_to_check(policy, document)}
-    now = setup.now or NOON.replace(tzinfo=None)  # of a time without a zone nothing is known
+    now = setup.now or NOON.replace(tzinfo=None)  # a time without a zone is unknown
     return context_of(setup.vm_name, files, conflict=setup.conflict, writable=setup.writable, now=now)
 
 
 def places(events: list[Any]) -> dict[str, int]:
-    """Where each trackable id first stands."""
+    """Return the first index of each trackable id."""
     found: dict[str, int] = {}
     for place, item in enumerate(events):
         event_id = item.get("EventId") if isinstance(item, dict) else None
@@ -245,29 +245,29 @@ LOOKS = st.tuples(
     st.sampled_from([False] * 4 + [True]),
     st.sampled_from([200, 400, 503, 0]),
 )
-"""How the agent polls after something happened: how often, how many seconds apart, whether the document then holds an
-id twice, and what a POST is answered (0: nothing)."""
+"""Polls after a change: their number, the seconds between them, whether the document then contains an id twice, and the
+HTTP status of a POST (0: no response)."""
 POLL = 1.0
 
 
 @dataclass
 class ExpectedEvent:
-    """What the test itself notes of one event's life, by its own simple means."""
+    """The test's independent notes of one event."""
 
     first_seen: float
     unchanged_since: float
     last: dict[str, Any] = field(default_factory=dict)
     ownership: str = ""
-    """Of which VM it was last known to be: "ours", "theirs", or not known."""
+    """Last known ownership: "ours", "theirs", or unknown."""
     names: list[str] | None = None
-    """The last that could be read."""
+    """The last readable one."""
 
 
 class Life:
-    """A platform with several events and VMs, read with gaps, resets, repeats and restarts, and approved by policy.
+    """A platform with several events and VMs, read with gaps, resets, repeats, and restarts, and approved by policy.
 
-    Time is counted by the test: `true` never stops nor jumps. Each good document is worked through twice, the first
-    time as if the process died before its commit: whatever it wrote then must come again with the same ids.
+    The test counts the time: `true` never stops or jumps. Each valid document is processed twice, first as if the
+    process died before its commit: whatever it wrote then must be written again with the same ids.
     """
 
     def __init__(self, setup: oracle.PolicySetup) -> None:
@@ -298,7 +298,7 @@ class Life:
 
     @property
     def setup_now(self) -> oracle.PolicySetup:
-        """As the process knows it: its own name may take its time, and the time of day moves on."""
+        """Return the setup as the process knows it: its name may come late, and the time of day advances."""
         return replace(self.setup, vm_name=self.setup.vm_name if self.named else "", now=self.wall)
 
     # -- the platform
@@ -311,7 +311,7 @@ class Life:
         self.number += 1
 
     def moves(self, event_id: str, status: str, numbered: bool) -> None:
-        """By somebody's approval, by time, or in a way that cannot happen; now and then without a new number."""
+        """Change an event by an approval, by time, or impossibly; sometimes without a new DocumentIncarnation."""
         if event_id in self.platform:
             not_before = "" if status == "Started" else TIMES[0]
             self.platform[event_id] |= {"EventStatus": status, "NotBefore": not_before}
@@ -365,7 +365,7 @@ class Life:
         self.named = True
 
     def the_process_is_killed_and_starts_again(self, seconds: float, named: bool = True) -> None:
-        """Nothing outlives it but the text of the state; what was in flight stays unanswered."""
+        """Keep only the text of the state; POSTs in flight stay without a response."""
         text = dump_state(self.state)
         self.state = load_state(text)
         assert dump_state(self.state) == text
@@ -385,7 +385,7 @@ class Life:
             self.keeps()
 
     def polls(self, after: float, doubled: bool, answer: int) -> None:
-        """Reads a document, tells and decides, commits, and posts what is due."""
+        """Read a document, record and decide, commit, and POST what is due."""
         self.passes(after)
         items: list[Any] = list(self.platform.values())
         if doubled and items:
@@ -404,7 +404,7 @@ class Life:
         self.posts(oracle.read(raw), document, now, answer)
 
     def notes(self, items: list[dict[str, Any]], now: Instant) -> None:
-        """The test's own simple account of who is there since when, and unchanged since when."""
+        """Note independently since when each event is there, and since when it is unchanged."""
         anew = self.counts_time(items, now)
         if self.last_read is not None and (self.number < self.last_read[2] or (anew and self.reset is not None)):
             self.reset = (self.observed_seconds, 0)
@@ -425,13 +425,15 @@ class Life:
             if event.last and meaning != event.last:
                 event.unchanged_since = self.observed_seconds
             owner = self.ownership(event, item)
-            if event.ownership == "theirs" != owner:  # it comes to name this VM: first seen now
+            if event.ownership == "theirs" != owner:  # it now names this VM: first seen now
                 event.first_seen = event.unchanged_since = self.observed_seconds
             event.ownership, event.last = owner, meaning
 
     def counts_time(self, items: list[dict[str, Any]], now: Instant) -> bool:
-        """Adds the time since the last document if it was observed, or if both documents agree and are at most a minute
-        apart. Returns whether they are further apart, or it is not known how far: then everything begins anew."""
+        """Add the time since the last document if observed, or if both documents agree within a minute.
+
+        Return whether they are further apart, or the distance is unknown: then everything starts again.
+        """
         last, self.last_items = self.last_items, sorted(json.dumps(item, sort_keys=True) for item in items)
         if self.last_read is None:
             return False
@@ -445,8 +447,10 @@ class Life:
         return max(wall, mono) > 60
 
     def ownership(self, expected_event: ExpectedEvent, item: dict[str, Any]) -> str:
-        """By the last names that could be read. Where that can't be told it is as it was; but what was another's and
-        names somebody else now may be ours."""
+        """Return ownership by the last readable names; as before if unknown.
+
+        An event of another VM that now names different VMs may be this VM's.
+        """
         found, name = item["Resources"], self.setup_now.vm_name
         moved = isinstance(found, list) and found != expected_event.names
         expected_event.names = found if isinstance(found, list) else expected_event.names
@@ -461,7 +465,7 @@ class Life:
         return wall <= 5.0 and (now.mono or 0.0) - self.last_read[1] <= 5.0
 
     def works(self, state: State, document: Document, now: Instant) -> tuple[DocumentStep, list[Record]]:
-        """The line up to the commit: every fact gets its record and its number."""
+        """Run the steps up to the commit: every fact gets its record and its number."""
         step = advance(state, document, now, POLL)
         name = self.setup_now.vm_name
         scoped = apply_scope(state, step, name, False)
@@ -484,7 +488,7 @@ class Life:
         return step, records
 
     def recorded(self, records: list[Record]) -> None:
-        """Two facts never have one id; a fact that was committed is never told again."""
+        """Check that ids are unique and that no committed fact is recorded again."""
         for record in records:
             assert record.id not in self.facts, f"{record.kind} has the id of {self.facts[record.id]}"
             self.facts[record.id] = record.kind
@@ -495,9 +499,11 @@ class Life:
         self.whole(records)
 
     def whole(self, records: list[Record]) -> None:
-        """What was told to begin is told to end, once, and what ends was told to begin; what stands there and is known
-        to be ours is open, and what is known not to be, is not. A status that nobody understands begins with its
-        rejection."""
+        """Check that each recorded beginning has exactly one recorded end, and each end a beginning.
+
+        An event in the document that is known to be this VM's is open; one known to be another's isn't. An unknown
+        status begins with its rejection.
+        """
         for record in records:
             if (
                 record.kind == "event.rejected"
@@ -520,7 +526,7 @@ class Life:
         assert {key for key, owner in named.items() if owner == "ours"} <= is_open
 
     def honest(self, before: State, step: DocumentStep, now: Instant) -> None:
-        """Per event the order holds, and nothing is claimed that was not seen."""
+        """Check the order per event, and that nothing is claimed that was not observed."""
         assert set(step.state.tracked) == {each.key for each in (step.state.document or Document(0)).events}
         for found in step.transitions:
             seen(f"told {found.kind.value}")
@@ -549,7 +555,7 @@ class Life:
         assert last.key not in self.doubted_ever
 
     def posts(self, events: list[Any], document: Document, now: Instant, answer: int) -> None:
-        """Sends what is approved and due; before each POST the second reading is asked."""
+        """Send what is approved and due; before each POST compare with the oracle."""
         decisions = decide(self.policy, self.state, situation_of(self.setup_now, self.policy, document))
         approving = {decision.key for decision in decisions if decision.verdict is Verdict.APPROVE}
         busy = {*approving, *self.approved_ever, *self.doubted_ever, *self.started_ever}
@@ -563,7 +569,7 @@ class Life:
             approval = begin_attempt(tracked.approval, now, decision.rule)
             if answer == 200:
                 approval = mark_accepted(approval, now.wall)
-            elif answer:  # without one the process died over it
+            elif answer:  # without one the process died during the POST
                 approval = mark_failed(approval, f"status-{answer}", answer)
             self.state = with_tracked(self.state, replace(tracked, approval=approval))
             self.posts_ever.setdefault(decision.key, []).append(self.true)
@@ -574,8 +580,10 @@ class Life:
                 self.doubted_ever.add(decision.key)
 
     def agrees(self, decision: Decision, events: list[Any], others: set[str]) -> None:
-        """The second reading, with the test's own account of the past, gives the same verdict for the same reason.
-        `others` are approved or were Started."""
+        """Check that the oracle, with the test's account of the past, gives the same verdict and reason.
+
+        `others` are approved or were Started.
+        """
         expected_event = self.expected[decision.key]
         known, unchanged = (
             self.observed_seconds - expected_event.first_seen,
@@ -590,11 +598,11 @@ class Life:
         assert (decision.verdict.value, decision.reason.value) == oracle.judge(events, place, self.setup_now, past)
 
     def in_time(self, key: str, decision: Decision) -> None:
-        """No POST after a 200, none before its waiting is over, none out of turn."""
+        """Check that no POST follows a 200, precedes the end of its backoff, or is out of turn."""
         assert key not in self.approved_ever
         earlier = self.posts_ever.get(key, [])
         lost_time = bool(earlier) and min(self.killed_at, self.set_at) >= earlier[-1]
-        if earlier and not lost_time:  # a clock that is set while nobody runs hides how long that was
+        if earlier and not lost_time:  # a clock that is set while no process runs hides the length
             assert self.true - earlier[-1] >= min(60.0, 5.0 * 2 ** (len(earlier) - 1))
         if self.setup.coordination != "leader" or decision.event.resources is None:
             return
@@ -605,10 +613,10 @@ class Life:
             waited = self.observed_seconds - self.expected[key].first_seen
             assert waited >= place * self.setup.takeover_after
 
-    # -- always
+    # -- invariants of each step
 
     def keeps(self) -> None:
-        """The state survives its text at every step; only the monotonic times do not. What is closed is not open."""
+        """Check that the state round-trips except for monotonic times, and that no closed event is tracked."""
         text = dump_state(self.state)
         assert dump_state(load_state(text)) == text
         assert not set(self.state.tracked) & set(self.state.closed)

@@ -61,7 +61,7 @@ def test_unrecognized_status_is_unknown(status: Any) -> None:
     assert phase_of(one(EventStatus=status)) is Phase.UNKNOWN
 
 
-# -- the way of an event
+# -- the life cycle of an event
 
 
 def test_documented_live_migration_has_three_transitions() -> None:
@@ -162,7 +162,7 @@ def test_reordered_events_are_unchanged() -> None:
     assert watcher.sees(event("b"), event("a")) == ()
 
 
-# -- what is a change
+# -- changes
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ SCHEMA: Final = json.loads(
     (Path(__file__).parents[2] / "exporter" / "schema" / "record.v1.json").read_text(encoding="utf-8")
 )
 
-# -- how an event ends
+# -- ends
 
 
 def test_removal_observed_without_doubt_is_canceled() -> None:
@@ -221,7 +221,7 @@ def test_started_event_is_completed_after_an_unknown_status() -> None:
     assert kinds(watcher.sees()) == ["completed"]
 
 
-# -- who let it start
+# -- what started it
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_observed_time_counts_gaps_of_up_to_a_minute_between_equal_documents() -
     for after, wall, up, passed in (
         (4.0, 4.0, 0, 4.0),
         (60.0, 60.0, 0, 64.0),
-        (60.0, 60.0, 1, 64.0),  # another number: what it was in between is not known
+        (60.0, 60.0, 1, 64.0),  # another DocumentIncarnation: the content in between is unknown
         (1.0, -2.0, 0, 64.0),
         (1.0, 50.0, 0, 65.0),
         (61.0, 61.0, 0, 65.0),

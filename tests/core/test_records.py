@@ -35,7 +35,7 @@ ANY_TEXT = st.text(st.characters(), max_size=20)
 
 
 def first_record(vm: Vm = VM, *, vm_key: str = VM_ID, **fields: Any) -> Record:
-    """The record of an event's first sight."""
+    """Return the first record of an event."""
     watcher = Watcher.fresh()
     watcher.state = replace(watcher.state, vm_key=vm_key)
     (found,) = watcher.sees(event(**fields))
@@ -394,7 +394,7 @@ ANYTHING = st.recursive(
 
 
 def nested(value: Any, depth: int) -> Any:
-    """The value inside so many arrays."""
+    """Return the value inside this many arrays."""
     for _ in range(depth):
         value = [value]
     return value

@@ -53,7 +53,7 @@ def scheduled() -> State:
 
 
 def moved(*steps: tuple[dict[str, Any], ...]) -> StateAndRecord:
-    """The record of the last transition."""
+    """Return the record of the last transition."""
     watcher = Watcher.fresh()
     found = [watcher.sees(*shown) for shown in steps]
     return RecordFactory(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found[-1][-1])

@@ -22,7 +22,7 @@ KEY = folded(EVENT_ID)
 
 
 def full() -> State:
-    """A state in which everything is set."""
+    """Return a state in which everything is set."""
     watcher = Watcher.fresh()
     watcher.sees(event("gone", Description="\ud800 ünï\0", More=[1, {"a": None}]), event("z"), event())
     watcher.sees(event("z"), event())
@@ -69,7 +69,7 @@ def full() -> State:
 
 
 def without_clocks(state: State) -> State:
-    """The monotonic times mean nothing to another process."""
+    """Return the state without monotonic times, which mean nothing to another process."""
 
     def still(moment: Instant | None) -> Any:
         return Instant(moment.wall) if moment else None
@@ -117,7 +117,7 @@ def test_text_contains_each_event_once() -> None:
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
-    """Each plain value of a JSON value by its path; times as such, since there are several ways to write them."""
+    """Yield each plain value of a JSON value by its path; times are parsed, since they have several spellings."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {at: leaf for key, item in items for at, leaf in leaves(item, (*path, key)).items()}
@@ -190,7 +190,7 @@ BROKEN_STATES: list[Any] = [
 
 
 def text_of(state: Any) -> str:
-    """This in the place of a state, which was written before the first document."""
+    """Return the text with this value in the place of a state written before the first document."""
     return json.dumps({"version": 1, "document": None, "state": state})
 
 
@@ -242,7 +242,7 @@ def test_invalid_json_text_is_a_value_error(text: str) -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every part of a JSON value."""
+    """Yield the path of every part of a JSON value."""
     paths = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -284,7 +284,7 @@ JSON: Final = st.recursive(
 
 
 def is_state(text: str) -> bool:
-    """Whether it is read; if it is, it can also be written, and is then the same."""
+    """Return whether the text is accepted; if so, check that the state round-trips."""
     try:
         state = load_state(text)
     except ValueError:
