@@ -139,14 +139,8 @@ class RecordFactory(Struct, frozen=True):
             data["summary"] = event_summary(
                 tracked, transition.unseen, last_published=transition.last_published, watching=self.watching
             )
-        return self.about_event(
-            state,
-            tracked,
-            transition.kind.value,
-            severity(transition),
-            transition_message(transition, self.vm.name),
-            data,
-        )
+        message = transition_message(transition, self.vm.name)
+        return self.about_event(state, tracked, transition.kind.value, severity(transition), message, data)
 
     def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
         """Return the `approval.decided` record of a decision on a tracked event."""

@@ -74,11 +74,13 @@ def encodable(value: Any, depth: int = 64) -> Any:
         if not depth:
             return "…"
         return {
-            key if type(key) is str and key.isascii() and "\x00" not in key else encodable(str(key)): encodable(
-                item, depth - 1
-            )
+            key if type(key) is str and key.isascii() and "\x00" not in key else _name(key): encodable(item, depth - 1)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return [encodable(item, depth - 1) for item in value] if depth else "…"
     return encodable(str(value))
+
+
+def _name(key: Any) -> str:
+    return str(encodable(key if isinstance(key, str) else str(key)))

@@ -1,7 +1,7 @@
-"""What holds for every document, policy and history, tried on hostile ones: HYPOTHESIS_PROFILE=long tries for long.
+"""Invariants for every document, policy, and history, tested on hostile random ones (longer: HYPOTHESIS_PROFILE=long).
 
-The decisions are compared with `oracle`, a reading of the rules that shares nothing with the code. The histories are
-those of a random platform, watched by an agent's core that is restarted at any step.
+The decisions are compared with `oracle`, an implementation of the rules that shares nothing with the code. The histories
+are those of a random platform, watched by an agent's core that is restarted at any step.
 """
 
 from __future__ import annotations
