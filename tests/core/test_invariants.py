@@ -1,6 +1,6 @@
 """Invariants for every document, policy, and history, tested on hostile random ones (longer: HYPOTHESIS_PROFILE=long).
 
-The decisions are compared with `oracle`, an implementation of the rules that shares nothing with the code. The histories
+The decisions are compared with `oracle`, an implementation of the rules that shares nothing with the code. The states
 are those of a random platform, watched by an agent's core that is restarted at any step.
 """
 
