@@ -1,6 +1,6 @@
-"""The running agent: it reads, runs the core, commits, sends approvals and publishes.
+"""The running agent: polls, runs the core, commits, sends approvals, and publishes the status.
 
-It owns the poll loop, the threads around it, approvals and delivery. `app.py`, the composition root, may import every
-room but `commands`; `loop.py`, `approvals.py` and `persistence.py` use the others only through `ports.py`. Begin with
-`loop.py`, then `app.py`.
+The package owns the poll loop, its threads, approvals, and delivery. `app.py`, the composition root, may import every
+package except `commands`. `loop.py`, `approvals.py`, and `persistence.py` use the others only through `ports.py`. Read
+`loop.py` first, then `app.py`.
 """

@@ -1,17 +1,17 @@
-"""The composition root: creates and connects the parts of `run`, and starts and stops their threads.
+"""The composition root: creates the components of `run`, and starts and stops their threads.
 
-    agent            the poll loop (`Agent.tick`), while the main thread waits for its end (`commands/run.py`)
-    approval         one for each POST in flight
-    files            checks the hold file and the files that rules ask for, only where configured
-    web              the scrape endpoint's own asyncio loop
+    agent            the poll loop (`Agent.tick`), while the main thread waits for it to end (`commands/run.py`)
+    approval         one per POST in flight
+    files            checks the hold file and the files that rules require, if configured
+    web              the HTTP server, with its own asyncio loop
     identity         reads the identity of this VM from the metadata service
     observer         measures interruptions of this VM
-    event_hubs, otlp one delivery each, only where configured; their libraries are imported there
-    recorder         writes the recording, only where configured
-    event_files      keeps the files for local software, only where configured
-    (log)            writes the log; its first line starts it (`exporter/log/writer.py`)
+    event_hubs, otlp one delivery each, if configured; imports the destination's library
+    recorder         writes the recording, if configured
+    event_files      writes the event files, if configured
+    (log)            writes the log; started by the first log line (`exporter/log/writer.py`)
 
-All but `agent` and `(log)` are started by this module alone, and no module below it reads the environment.
+This module starts all of them except `agent` and `(log)`. No module below it reads environment variables.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ from exporter.web.server import WebServer
 from exporter.windows.places import NO_SHARE, is_on_network
 
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
-TURN_SECONDS: Final = 5.0
+MAX_WAIT_SECONDS: Final = 5.0
 HEALTHY_SECONDS: Final = 30.0
-"""How long the poll loop may take for one pass. It turns while it waits for the metadata service, too."""
+"""Maximum age of the poll loop's last sign of progress. Waiting for the metadata service counts as progress."""
 FLUSH_SECONDS: Final = 1.0
 GATE_PATIENCE_SECONDS: Final = 1.0
-"""How long after the start the gate waits for the first pass of the loop. Well below the timeout of any prober."""
+"""Maximum time after the start for which the gate waits for the first pass. Well below the timeout of any prober."""
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
 def system_clock() -> Instant:
-    """Both clocks of the system, now."""
+    """Read the wall clock and the monotonic clock of the system."""
     return Instant(datetime.now(UTC), time.monotonic())
 
 
 def spawn(task: Callable[[], None], patience: float) -> None:
-    """Run `task` on a thread of its own, and wait until it is done or `patience` seconds have passed."""
+    """Run `task` on a separate thread. Block until it is done, at most for `patience` seconds."""
     wait([DaemonCall(task, "approval")], patience)
 
 
-def recorded(environment: Environment, recorder: Recorder) -> Environment:
-    """The environment, of which `recorder` records what happens."""
+def with_recorder(environment: Environment, recorder: Recorder) -> Environment:
+    """Return the environment with `recorder` attached to everything that a recording contains."""
     return replace(
         environment,
         record_interruption=recorder.interrupted,
@@ -97,7 +97,10 @@ def recorded(environment: Environment, recorder: Recorder) -> Environment:
 
 
 class App:
-    """The agent with its outbox, web server, deliveries and other threads: `start`, `run`, and `stop` from anywhere."""
+    """The agent with its outbox, web server, deliveries, and other threads.
+
+    Call `start`, then `run`. `stop` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -107,16 +110,19 @@ class App:
         clock: Callable[[], Instant] = system_clock,
         gate_patience: float = GATE_PATIENCE_SECONDS,
     ) -> None:
-        """Raises `WebConfigError` for a bad web-config file, and `OwnerError` where event files can't be given away."""
+        """Create the components.
+
+        Raises `WebConfigError` for an invalid web-config file, and `OwnerError` if event files can't get their owner.
+        """
         self._settings = settings
         self._log = log
         self._clock = clock
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._passed = threading.Event()  # the first pass of the loop is over
+        self._first_pass_done = threading.Event()
         self._gate_waits_until = time.monotonic() + gate_patience
         self._notifier = Notifier(environ)
-        self._turned = time.monotonic()
+        self._last_progress = time.monotonic()
         self.sink = PrometheusSink(
             __version__,
             tuple(rule.name for rule in settings.approval.rules),
@@ -143,19 +149,25 @@ class App:
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []
         self._recorder: Recorder | None = None
-        self._event_files = self._make_event_files(settings.event_files.path) if settings.event_files.path else None
+        self._event_files: EventFiles | None = None
+        if settings.event_files.path:
+            folder, rules = Folder(settings.event_files.path), settings.approval.rules
+            self._event_files = EventFiles(folder, rules, version=__version__, log=log, now=lambda: clock().wall)
 
     @property
     def status(self) -> Status:
-        """The current status of the agent. Only after `start`."""
+        """The current status of the agent; call `start` first."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         return self._agent.status
 
     def start(self) -> None:
-        """Open the outbox, bind the port, then start the threads. Raises OSError or `OutboxBusy`, with a sentence."""
+        """Open the outbox, bind the port, then start the threads.
+
+        Raises OSError or `OutboxBusy`, with a message for the user.
+        """
         settings = self._settings
         makers = destination_factories(settings)
-        path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
+        path = os.path.realpath(settings.outbox.path)  # two paths of one file are one outbox with one lock
         if sys.platform == "win32" and is_on_network(path):
             raise OSError(f"{settings.outbox.path} is on a share, {path}: {NO_SHARE}; set outbox.path to a local drive")
         self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
@@ -170,9 +182,9 @@ class App:
             self._event_files.start()
         self._agent = self._make_agent()
         with suppress(Failure):
-            # The deadline of two minutes is for the first answer ever, not for the first of each process. Where the
-            # clock was set back the age of the last answer is not known; it counts as 0, since two minutes without a
-            # poll cost more than a poll that is cut off. Of another VM's state, nothing but this is used.
+            # The two-minute timeout is for the VM's first response ever, not for the first one of each process. If the
+            # clock was set back, the age of the last response is unknown and counts as 0: two minutes without a poll
+            # cost more than an aborted poll. This is the only use of a state that may belong to another VM.
             stored = self._outbox.load()
             if stored is not None and stored.last_good is not None:
                 self._client.answered_before(self._clock().since(stored.last_good) or 0.0)
@@ -192,7 +204,7 @@ class App:
             all_events=settings.records.scope == "all",
             version=__version__,
             boot_id=boot_id(),
-            # In a small outbox, histories of events that are over take at most a quarter.
+            # In a small outbox, closed events take at most a quarter of the space.
             event_memory_bytes=min(EVENT_MEMORY_BYTES, settings.outbox.max_bytes // 4),
         )
         environment = Environment(
@@ -218,12 +230,8 @@ class App:
                 poll_interval=options.poll_interval,
             )
             recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
-            environment = recorded(environment, recorder)
+            environment = with_recorder(environment, recorder)
         return Agent(options, self._client, self._outbox, self.sink, log=self._log, environment=environment)
-
-    def _make_event_files(self, path: str) -> EventFiles:
-        rules = self._settings.approval.rules
-        return EventFiles(Folder(path), rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
 
     def _status_published(self, status: Status) -> None:
         self._observer.expect(status.may_hold_own_event)
@@ -232,7 +240,7 @@ class App:
             self._event_files.publish(status)
 
     def _while_polling(self) -> None:
-        self._turned = time.monotonic()
+        self._last_progress = time.monotonic()
         if self._agent is not None:
             self._agent.while_polling()
 
@@ -241,30 +249,33 @@ class App:
             delivery.wake()
 
     def run(self) -> int:
-        """Run the poll loop until `stop`, then end with nothing lost; a disk that hangs keeps it. Returns 0."""
+        """Run the poll loop until `stop`, then save the state and stop the threads. Return the exit code, 0.
+
+        A disk that hangs can block the end.
+        """
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._notifier.ready(f"serving on {self.web.address[1]}")
         self._notifier.watch(self._is_healthy, self._stopping)
         self._identity.wait(IDENTITY_PATIENCE_SECONDS)
         while not self._stopping.is_set():
-            self._turned = time.monotonic()
+            self._last_progress = time.monotonic()
             try:
                 wait = self._agent.tick()
-            except Exception as error:  # one of the two loops that catch broadly: logged, and continued
+            except Exception as error:  # one of the two loops that catch every error: log it and continue
                 self._log.error("agent.unexpected_error", error=f"{type(error).__name__}: {error}")
                 wait = self._settings.source.poll_interval
-            self._passed.set()
+            self._first_pass_done.set()
             self._notifier.alive()
-            self._wake.wait(min(wait, TURN_SECONDS))
+            self._wake.wait(min(wait, MAX_WAIT_SECONDS))
             self._wake.clear()
         self._end()
         return 0
 
     def _is_healthy(self) -> bool:
-        return time.monotonic() - self._turned < HEALTHY_SECONDS
+        return time.monotonic() - self._last_progress < HEALTHY_SECONDS
 
     def stop(self) -> None:
-        """End `run`, from any thread; a request in flight is aborted."""
+        """End `run` and abort a request in flight. May be called from any thread."""
         self._stopping.set()
         self._wake.set()
         self._notifier.stopping()
@@ -292,21 +303,21 @@ class App:
         self._client.close()
         self._identity_client.close()
 
-    # -- the scrape endpoint
+    # -- HTTP responses
 
     def respond(self, path: str, accept: Accept) -> WebResponse:
-        """The page at `path`."""
+        """Return the response for `path`, one of the paths of the web server. Only the gate can block, for its wait."""
         if path == "/metrics":
             return WebResponse(200, *self.sink.render(accept == "openmetrics"))
         if path == "/-/healthy":
-            return _word(200, "Healthy") if self._is_healthy() else _word(503, "The poll loop does not turn")
+            return _text(200, "Healthy") if self._is_healthy() else _text(503, "The poll loop is stuck")
         if path == "/-/ready":
             ready = self._agent is not None and self._agent.status.fresh(self._clock())
-            return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")
+            return _text(200, "Ready") if ready else _text(503, "No recent document")
         if path == GATE:
             return self._gate()
         if self._agent is None:
-            return _word(503, "Starting")
+            return _text(503, "Starting")
         status, now = self._agent.status, self._clock()
         policy, gate = policy_values(self._settings.approval.policy), gate_of(status, now, self._settings.gate.policy)
         dashboard_url = self._settings.web.dashboard_url
@@ -316,23 +327,23 @@ class App:
         return WebResponse(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)
 
     def _gate(self) -> WebResponse:
-        """The gate, from the status in memory: nothing that the poll loop holds is waited for.
+        """Return the gate's response, computed from the status in memory without waiting for a poll.
 
-        Only an agent that has just started waits for its first pass: else one that starts again during an event would
-        say "open" for the blink in which it does not know of it, and a load balancer may ask twice in that.
+        Shortly after its start, the agent waits for the first pass of the loop. Otherwise an agent that restarts during
+        an event would report an open gate until that pass, which is long enough for two probes of a load balancer.
         """
-        self._passed.wait(max(0.0, self._gate_waits_until - time.monotonic()))
+        self._first_pass_done.wait(max(0.0, self._gate_waits_until - time.monotonic()))
         agent = self._agent
         gate = STARTING if agent is None else gate_of(agent.status, self._clock(), self._settings.gate.policy)
-        return _word(200 if gate.open else 503, gate.sentence, (NO_STORE,))
+        return _text(200 if gate.open else 503, gate.sentence, (NO_STORE,))
 
 
-def _word(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> WebResponse:
+def _text(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> WebResponse:
     return WebResponse(status, PLAIN, f"{text}\n".encode(), headers)
 
 
 def make_log(settings: Settings) -> Log:
-    """The agent's own log, on standard error, without any of the configured secrets; with priorities for a journal."""
+    """Return the agent's log: on standard error, without the configured secrets, with priorities if it's a journal."""
     return Log(
         sys.stderr,
         level=settings.log.level,

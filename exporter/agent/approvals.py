@@ -1,11 +1,11 @@
-"""Sends approvals that were decided and committed: one POST for each.
+"""Sends approvals that were decided and committed, with one POST each.
 
-A POST is made on its own thread: one that hangs delays neither the polls nor, for more than `PATIENCE_SECONDS`, the
-POST of another event. Once it has a connection, and right before its first byte is written, the whole decision is asked
-once more: would the rules send this now? Until then each new document decides anew about it. It has left, and is an
-attempt, once that byte is written.
+Each POST has its own thread. If it hangs, it doesn't delay the polls, and delays the POST of another event by at most
+`PATIENCE_SECONDS`. When the POST has a connection, right before its first byte is written, the whole decision is made
+again with current data. Until then, each new document replaces the decision. When the first byte is written, the POST
+counts as sent and as an attempt.
 
-This module never changes the state: what becomes of a POST is an observation for the cycle.
+This module never changes the state: the result of a POST is an observation for the cycle.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from exporter.log.protocol import Logger
 
 ACCEPTED: Final = 200
 PATIENCE_SECONDS: Final = 0.25
-"""How long the next POST waits for the answer to the one before."""
+"""Maximum time for which a POST waits for the response to the previous one."""
 HEAD_START_SECONDS: Final = 0.02
-"""How long the loop waits for the thread of a POST, which has written the request to the socket by then."""
+"""Time for which the loop waits for the thread of a POST. It is enough to write the request to the socket."""
 LAST_ANSWERS_SECONDS: Final = 0.5
-"""At the end of the process: how long to wait for the results of aborted POSTs."""
+"""Maximum wait for the results of aborted POSTs when the process ends."""
 
 Answer = PostAnswered | ApprovalUnsent
 
 
 class NotWanted(Failure):
-    """The rules would not send an approval any more. `reason` is a hold reason, or why the decision is out of date."""
+    """The approval must not be sent any more. `reason` is a hold reason, or states why the decision is outdated."""
 
 
 class Approvals:
-    """The approvals that are queued, those that wait for a connection or are leaving, and those whose POST has left."""
+    """The queue of approvals, and the POSTs that wait for a connection, are being sent, or wait for a response."""
 
     def __init__(
         self,
@@ -66,25 +66,25 @@ class Approvals:
         self._read: Instant | None = None
         self._waiting: deque[DueApproval] = deque()
         self._lock = threading.Lock()
-        """Held to move an approval from `_connecting` to `_leaving`, or out of both."""
+        """Protects `_connecting` and `_leaving`: an approval moves between them, or out of both, under this lock."""
         self._connecting: dict[str, DueApproval] = {}
         self._leaving: dict[str, tuple[DueApproval, PostAnswered]] = {}
-        """Let go. Whether a first byte was written is not known to the agent's thread yet."""
+        """Approvals that can't be withdrawn any more. The agent's thread has no report yet that a byte was written."""
         self._in_flight: dict[str, PostAnswered] = {}
-        """Without their answers."""
+        """POSTs that were sent and have no response yet, by key."""
         self._threads: dict[str, float] = {}
-        """When the thread of each event's POST began, on the monotonic clock."""
+        """Start of each POST's thread, by key, in seconds of the monotonic clock."""
         self._reports: queue.SimpleQueue[tuple[str, PostAnswered | Exception | None]] = queue.SimpleQueue()
-        """By key: a POST that has left, and later how its thread has ended, None for an answer of 200."""
+        """Key and report: first the POST that was sent, later the result of its thread, None for a response of 200."""
         self._hold: Presence | None = None
         self.files: Mapping[str, Presence] = {}
-        """What the last look found, by path."""
+        """Results of the last file check, by path."""
         self._facts: list[Fact] = []
 
-    # -- files that decisions ask for
+    # -- files that rules require
 
     def check_files(self, document: Document | None = None) -> Mapping[str, Presence]:
-        """The presence of the hold file and of the files that decisions on this document ask for, by path."""
+        """Return the presence of the hold file and of the files that decisions on the document require, by path."""
         self.files = files = self._presence(document)
         hold = files.get(self._policy.hold_file, Presence.UNKNOWN) if self._policy.hold_file else None
         if hold is not self._hold:
@@ -98,12 +98,12 @@ class Approvals:
 
     @property
     def held(self) -> bool:
-        """Whether a hold file is configured and is there, or is not known to be absent."""
+        """Whether a hold file is configured and exists, or its absence cannot be verified."""
         return self._hold not in (None, Presence.ABSENT)
 
     @property
     def pending(self) -> frozenset[str]:
-        """Keys of the events that are queued, wait for a connection, or whose POST is leaving or has left."""
+        """Keys of the events with an approval in the queue or a POST in any stage before its response."""
         with self._lock:
             posts = (*self._in_flight, *self._leaving, *self._connecting)
         return frozenset((*posts, *(due.tracked.key for due in self._waiting)))
@@ -111,10 +111,10 @@ class Approvals:
     # -- sending
 
     def take(self, due: Iterable[DueApproval], read: Instant) -> None:
-        """Queue approvals that were committed, on a document that was read at `read`. One whose POST already waits for
-        a connection goes on waiting.
+        """Queue committed approvals, which were decided on a document read at `read`.
 
-        Those with the fewest attempts come first: behind one that is answered slowly, the others would never be sent.
+        A POST that already waits for a connection keeps waiting, with the new decision. Approvals with the fewest
+        attempts come first, so that one with slow responses doesn't block the others.
         """
         self._read = read
         fresh = {one.tracked.key: one for one in due}
@@ -123,7 +123,7 @@ class Approvals:
         self._waiting = deque(sorted((*self._waiting, *fresh.values()), key=lambda one: one.tracked.approval.attempts))
 
     def withdraw(self) -> tuple[DueApproval, ...]:
-        """Take back every approval that has not left: a new document was read, which decides anew about them."""
+        """Remove and return every unsent approval: a new document was read, which decides about them again."""
         with self._lock:
             unsent = (*self._connecting.values(), *self._waiting)
             self._connecting = {}
@@ -131,8 +131,10 @@ class Approvals:
         return unsent
 
     def send(self) -> Iterator[Answer]:
-        """Send what is queued, one after the other, up to the first that is not answered at once: the polls go first,
-        and the next call sends the next one. Yields the results of those that were answered or not sent."""
+        """Send the queued approvals in turn, and yield the results of those that were answered or not sent.
+
+        Stops after one that has no immediate response, because polls are more urgent. The next call continues.
+        """
         yield from self.answers()
         while self._waiting and self.wait() <= 0:
             due = self._waiting.popleft()
@@ -143,17 +145,17 @@ class Approvals:
                 return
 
     def wait(self) -> float:
-        """Seconds until `send` has something to do; infinity where it only waits for answers, which wake the loop."""
+        """Return the seconds until `send` is due; infinity if none is queued. Responses wake the loop."""
         if not self._waiting:
             return float("inf")
         if not self._threads or self._environment.stopping():
             return 0.0
-        # If several are not answered, the next one probably is not either.
+        # If several have no response, the next one will probably have none either.
         patience = PATIENCE_SECONDS / len(self._threads)
         return max(0.0, max(self._threads.values()) + patience - self._environment.clock().monotonic)
 
     def _begin(self, due: DueApproval) -> bool:
-        """Start the thread of a POST; False if there is none."""
+        """Start the thread of a POST. Return False if it was not started."""
         if self._environment.stopping():
             return False
         key, event_id = due.tracked.key, due.decision.event.event_id
@@ -162,7 +164,7 @@ class Approvals:
             self._connecting[key] = due
         try:
             self._environment.spawn(lambda: self._post(key, event_id), HEAD_START_SECONDS)
-        except RuntimeError as error:  # the system starts no more threads
+        except RuntimeError as error:  # the system can't start more threads
             self._log.error("approval.not_sent", event_id=event_id, **self._about(due.tracked), error=str(error)[:300])
             del self._threads[key], self._connecting[key]
             return False
@@ -171,7 +173,7 @@ class Approvals:
     # -- on the thread of a POST
 
     def _post(self, key: str, event_id: str) -> None:
-        """Make the request, and report what became of it to the agent's thread."""
+        """Make the request and report the result to the agent's thread."""
         failure: Exception | None = None
         try:
             self._source.approve(event_id, lambda: self._leave(key, event_id), lambda: self._left(key))
@@ -181,14 +183,16 @@ class Approvals:
         self._environment.wake()
 
     def _leave(self, key: str, event_id: str) -> None:
-        """Let the POST go, so that no document takes it back, if the rules would send it now, by the newest state and
-        files, and under this spelling of its id. Otherwise raises `NotWanted`."""
+        """Confirm the decision with current data, so that no document can withdraw the POST any more.
+
+        Raises `NotWanted` if the newest state and files don't justify it, or if the spelling of the event id changed.
+        """
         due = self._connecting.get(key)
         if due is None or due.decision.event.event_id != event_id:
             raise NotWanted("decided-anew")
-        self._ask_again(due.decision)
+        self._confirm(due.decision)
         with self._lock:
-            if self._connecting.get(key) is not due:  # a document came in between
+            if self._connecting.get(key) is not due:  # a document was read meanwhile
                 raise NotWanted("decided-anew")
             del self._connecting[key]
             post = PostAnswered(self._persistence.state.tracked[key], self._environment.clock())
@@ -201,14 +205,14 @@ class Approvals:
         if leaving is not None:  # else dropped by `forget`
             self._reports.put((key, leaving[1]))
 
-    def _ask_again(self, decision: Decision) -> None:
-        """Raise `NotWanted` unless the rules would send this now."""
+    def _confirm(self, decision: Decision) -> None:
+        """Raise `NotWanted` unless the same decision results from the current state, files, and clocks."""
         environment, state = self._environment, self._persistence.state
         tracked, document = state.tracked.get(decision.key), state.document
         if tracked is None or document is None:
             raise NotWanted("decided-anew")
         identity = environment.identity()
-        # Only the files of this event are checked, which may take a moment: the clock is read after it.
+        # Only the files of this event are checked. That can take time, so the clock is read afterwards.
         files = self._presence(Document(document.incarnation, (tracked.event,)))
         now = environment.clock()
         context = Context(now, now, identity, files, self._persistence.can_record())
@@ -221,23 +225,29 @@ class Approvals:
             raise NotWanted("old-document")
 
     def _fresh(self, now: Instant) -> bool:
-        """Whether the document is at most 5 s old by both clocks: the monotonic one stops while the VM is paused."""
+        """Return whether the document is at most `FRESH_SECONDS` old by both clocks.
+
+        The monotonic clock stops while the VM is paused.
+        """
         if self._read is None:
             return False
         by_mono = now.monotonic - self._read.monotonic
         by_wall = (now.wall - self._read.wall).total_seconds()
         return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
 
-    # -- answers
+    # -- responses
 
     def answers(self, before: datetime | None = None) -> Iterator[Answer]:
-        """What became of POSTs since the last call. The agent takes them before what it read then, and so must a
-        replay, which goes by the times: they are recorded as no later."""
+        """Yield the results of POSTs since the last call.
+
+        `before` is the time of the document that is handled after them. Their recorded times are at most that, because
+        a replay sorts by time.
+        """
         while not self._reports.empty():
             yield from self._reported(*self._reports.get(), before)
 
     def finish(self) -> Iterator[Answer]:
-        """Before the process ends: the results of approvals that have not left, and of those in flight."""
+        """Yield the last results before the process ends: of approvals that were not sent, and of POSTs in flight."""
         yield from map(ApprovalUnsent, self.withdraw())
         until = self._environment.clock().monotonic + LAST_ANSWERS_SECONDS
         try:
@@ -245,17 +255,17 @@ class Approvals:
                 left = max(0.0, until - self._environment.clock().monotonic)
                 yield from self._reported(*self._reports.get(timeout=left))
         except queue.Empty:
-            return  # the state on disk has it as in flight
+            return  # the state on disk keeps it as in flight
 
     def forget(self) -> None:
-        """Drop all approvals: they belong to another VM's outbox."""
+        """Drop all approvals: they belong to the outbox of another VM."""
         self.withdraw()
         with self._lock:
             self._leaving = {}
         self._in_flight.clear()
 
     def take_facts(self) -> list[Fact]:
-        """The facts about POSTs since the last call."""
+        """Return the facts about POSTs since the last call."""
         facts, self._facts = self._facts, []
         return facts
 
@@ -287,7 +297,7 @@ class Approvals:
     def _failure(self, error: Exception | None, tracked: TrackedEvent) -> Failure | None:
         if error is None or isinstance(error, Failure):
             return error
-        # A bug in the client must not keep the event from being tried again.
+        # A bug in the client must not prevent the next attempt for this event.
         event_id, sentence = tracked.event.event_id, f"{type(error).__name__}: {error}"[:300]
         self._log.error("approval.unexpected_error", event_id=event_id, **self._about(tracked), error=sentence)
         return Failure("other", type(error).__name__)

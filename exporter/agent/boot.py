@@ -1,5 +1,7 @@
-"""Which boot of the machine this is. A difference between two ids is the evidence of a reboot, so an id that may change
-by itself is none."""
+"""The id of the current boot.
+
+A different id is evidence of a reboot, so an id that can change during a boot isn't used.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from exporter.windows import system
 
 LINUX_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 RANDOM: Final = 4
-"""The version of a UUID that is drawn at random [RFC 9562, 5.4]."""
+"""The version of a random UUID [RFC 9562, 5.4]."""
 
 
 def boot_id(
     platform: str = sys.platform, file: Path = LINUX_FILE, shared_page: Callable[[], bytes] = system.shared_page
 ) -> str:
-    """Identifies this boot of the machine; empty where the system gives no id.
+    """Return the id of this boot of the machine; empty if the system provides none.
 
-    `file` is where Linux has it (random(4)), `shared_page` reads where Windows has it.
+    `file` contains it on Linux (random(4)); `shared_page` reads the page that contains it on Windows.
     """
     try:
         if platform == "win32":
@@ -32,9 +34,9 @@ def boot_id(
 
 
 def is_same_boot(one: str, other: str) -> bool:
-    """Whether two boot ids prove the same boot of the same machine.
+    """Return whether two ids prove the same boot of the same machine.
 
-    Linux draws a random UUID at each boot. Windows counts its boots, and another machine can be at the same number.
+    Linux creates a random UUID at each boot. Windows counts boots, so two machines can have the same number.
     """
     try:
         return one == other and uuid.UUID(one).version == RANDOM

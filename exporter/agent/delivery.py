@@ -1,16 +1,18 @@
-"""From the outbox to one destination: next, send, settle. One `Delivery` per destination, on a thread of its own.
+"""Delivers records from the outbox to one destination. Each destination has one `Delivery` and one thread.
 
-At least once, in order per event: the next `send` begins when this one has ended, and what was acknowledged is settled.
-A destination that is down delays nothing but its own queue. A batch that is refused is sent again in halves, until the
-refused record is alone; `suspects` decides what becomes of that one. What may pass by itself leaves a batch whole,
-unless it does not pass: a limit may be less than a batch. Where it may have been too much for the way there, or one of
-its records may be the reason for what only a person can mend, sending begins again with one record, and doubles.
-While nothing waits, the thread sleeps until it is woken by a commit or until its destination has something to do.
+Delivery is at least once, and in order per event: acknowledged records are marked as delivered before the next `send`.
+A destination that is down delays only its own queue. While nothing waits, the thread sleeps until a commit wakes it or
+its destination has something to do.
 
-failure of a record that was sent alone                 is
-`Permanent`: 400, 413, 422, rejected, too large         a refusal of this record
-for one of `REFUSED_IF_REPEATED`: 500, a closed link    the same, from the `CERTAIN`th time in a row on
-anything else: network, 429, 502 to 504, 401, 404       the destination's: every record waits, in order
+- A rejected batch is split in halves until the rejected record is sent alone; then `suspects` decides about it.
+- A transient failure doesn't split a batch at first.
+- Sending starts again with one record, and doubles, if the request may have been too large, if failures continue (a
+  limit may be smaller than a batch), or if an operator must fix the cause, which may be one of the records.
+
+failure of the only record in a request                 meaning
+`Permanent`: 400, 413, 422, rejected, too large         this record was rejected
+one of `REJECTED_IF_REPEATED`: 500, a closed link       the same, from the `CERTAIN`th time in a row on
+anything else: network, 429, 502 to 504, 401, 404       the destination failed: every record waits, in order
 """
 
 from __future__ import annotations
@@ -33,22 +35,22 @@ from exporter.outbox.store import Outbox
 
 SEND_BACKOFF: Final = Backoff(1.0, 15.0)
 SMALLER_AFTER: Final = 3
-"""Failures in a row, of whatever kind, after which a batch may be too much: some answer 429 or 503 to what is larger
-than their limit, as they do to what comes too soon."""
+"""Failures in a row, of any kind, after which a batch counts as too large: some destinations return 429 or 503 for a
+request that exceeds their size limit, not only for one that comes too early."""
 OPERATOR_SECONDS: Final = 60.0
-"""Between two attempts where only a person can mend what is wrong."""
-REFUSED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
-"""Reasons that are the destination's own, unless they come again and again for one record and for no other."""
+"""Time between two attempts if an operator must fix the cause."""
+REJECTED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
+"""Reasons that blame the destination, unless they repeat for one record and for no other."""
 IDS_A_LINE: Final = 25
-"""Of records, in a field of the log, which has at most 1,000 characters."""
+"""Maximum number of record ids in a log field, which has at most 1,000 characters."""
 IDLE_SECONDS: Final = 60.0
-"""The longest sleep. Not more than `QUIET_SECONDS`, and all that a lost wake would cost."""
+"""The longest sleep, and so the longest delay after a lost wake-up. At most `QUIET_SECONDS`."""
 LOOK_AGAIN_SECONDS: Final = 1.0
-"""While the file can't be read, or the disk does not take what was settled."""
+"""Time between attempts while the outbox can't be read or written."""
 QUIET_SECONDS: Final = 60.0
-"""Without a failure, after which a destination that comes and goes is said to be back."""
+"""Time without a failure after which a destination counts as recovered."""
 STOP_SECONDS: Final = 2.0
-"""For all destinations together and the thread that asks who we are: the whole end takes less than 5 s."""
+"""Maximum time for all threads together to end, so that the process ends within 5 s."""
 
 
 class Destination(Protocol):
@@ -60,51 +62,56 @@ class Destination(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """How many records it takes in one `send`."""
+        """Maximum number of records in one `send`."""
 
     @property
     def subjects(self) -> int | None:
-        """Of how many subjects they may be now; None for any, in the order of the outbox."""
+        """Maximum number of subjects (event ids) in the next `send`; None: any number, in outbox order."""
 
     def send(self, records: Sequence[Record]) -> None:
-        """Returns when every record is acknowledged. Raises `PartlyRejected`, which settles all of them, or `Retryable`
-        or `Permanent`, with what is `acknowledged`."""
+        """Send the records and block until all are acknowledged.
+
+        Raises `PartlyRejected`: all are settled, and some are lost. Raises `Retryable` or `Permanent`: only the records
+        in its `acknowledged` were accepted.
+        """
 
     def idle(self) -> float | None:
-        """Called when nothing waits. Answers in how many seconds to call again; None: not before the next `send`."""
+        """Do the idle work. Return the seconds until the next call is due; None: not before the next `send`."""
 
     def close(self) -> None:
-        """Ends within 2 s, also a `send` that is under way in another thread."""
+        """Close the destination within 2 s, and abort a `send` on another thread."""
 
 
 class DeliveryMetrics(Protocol):
-    """Where the facts of a delivery are counted."""
+    """The metrics of deliveries."""
 
     def sent(self, destination: str, records: int, duration: float) -> None:
-        """So many records were acknowledged after `duration` seconds."""
+        """Count `records` that were acknowledged after `duration` seconds."""
 
     def send_failed(self, destination: str, reason: str) -> None:
-        """An attempt failed."""
+        """Count a failed attempt."""
 
     def dropped(self, destination: str, reason: str, records: int) -> None:
-        """Records were given up undelivered."""
+        """Count records that were lost undelivered."""
 
 
 def backoff(failures: int, failure: Failure, jitter: float) -> float:
-    """Seconds to wait after the n-th failure in a row: 1, 2, 4, 8, 15, 15, … each shortened by up to a fifth by
-    `jitter` (0 to 1), 60 where only a person can mend it, and never less than the destination asked for."""
+    """Return the seconds to wait after the n-th failure in a row: 1, 2, 4, 8, 15, 15, …; 60 if it needs an operator.
+
+    `jitter` (0 to 1) shortens the wait by up to a fifth. It is never shorter than the `retry_after` of the failure.
+    """
     needs_operator = isinstance(failure, Retryable) and failure.needs_operator
     own = OPERATOR_SECONDS if needs_operator else SEND_BACKOFF.after(failures)
     return max(own * (1 - 0.2 * jitter), failure.retry_after or 0.0)
 
 
 def _doubling(most: int) -> list[int]:
-    """1, 2, 4, … up to less than `most`, the first of them last."""
+    """Return the powers of two that are less than `most`, in descending order."""
     return [2**step for step in reversed(range((most - 1).bit_length()))]
 
 
 class Delivery:
-    """Sends what waits for one destination. `tick` is a plain call; the caller owns the thread and the clock."""
+    """The delivery to one destination. The caller owns the thread and calls `tick`."""
 
     def __init__(
         self,
@@ -126,19 +133,19 @@ class Delivery:
         self._jitter = jitter
         self._suspects = Suspects()
         self._rejected: tuple[Queued, Failure] | None = None
-        """What was refused last; another record is tried next."""
+        """The record that was rejected last, and why; another record is tried next."""
         self._under_way: list[Queued] = []
         self._failures = 0
         self._repeated = (0, 0)
-        """The row number of the record that failed alone for one of `REFUSED_IF_REPEATED`, and how often in a row."""
+        """Row number of the record that failed in its own request for `REJECTED_IF_REPEATED`, and its failures in a row."""
         self._due = 0.0
         self._batch_limits: list[int] = []
-        """At most so many records in each of the next batches, the last of these in the next one."""
+        """Maximum number of records of each of the next batches; the last number is for the next batch."""
 
     def tick(self) -> float:
-        """Sends at most one batch. Answers in how many seconds to call again, if not woken before.
+        """Send at most one batch. Return the seconds until the next call is due; 0 if more records may be waiting.
 
-        0 means at once: there may be more. Raises only for a mistake of ours.
+        A wake-up may come earlier. Blocks while the destination does. Propagates only programming errors.
         """
         now = self._monotonic()
         if now < self._due:
@@ -155,7 +162,7 @@ class Delivery:
     def _next(self, now: float) -> list[Queued]:
         suspects = self._suspects
         if suspects.step is NextSend.ANOTHER:
-            # Many old records that are refused must not keep a new event waiting for long.
+            # Many rejected old records must not delay a new event for long.
             youngest = len(suspects.numbers) >= CERTAIN
             if other := self._outbox.another(self.name, suspects.numbers, youngest=youngest):
                 return other
@@ -174,7 +181,7 @@ class Delivery:
         return batch
 
     def _idle(self, now: float) -> float:
-        """Nothing is to be sent now. Answers in how many seconds there is something to do without being woken."""
+        """Handle an empty queue. Return the seconds until the next call is due without a wake-up."""
         self._batch_limits.clear()
         close_in = self._destination.idle()
         if not self._suspects.numbers:
@@ -215,7 +222,7 @@ class Delivery:
         self._settle(lambda: self._outbox.delivered(self.name, numbers))
 
     def _on_partly_rejected(self, waiting: list[Queued], failure: PartlyRejected) -> None:
-        """Some of these are lost; the destination does not say which."""
+        """Count and log the loss of some of these records; the destination doesn't report which."""
         self._metrics.dropped(self.name, "rejected", failure.rejected)
         ids = [queued.record.id for queued in waiting]
         for first in range(0, len(ids), IDS_A_LINE):
@@ -229,7 +236,7 @@ class Delivery:
             )
 
     def _on_failed(self, waiting: list[Queued], failure: Failure) -> float:
-        """None of these was acknowledged. Answers in how many seconds to go on."""
+        """Handle a failure of records that were not acknowledged. Return the seconds until the next call is due."""
         if self._is_rejection(waiting, failure):
             return self._on_rejected(waiting[0], failure)
         if isinstance(failure, Retryable):
@@ -239,23 +246,23 @@ class Delivery:
         return 0.0
 
     def _is_rejection(self, waiting: list[Queued], failure: Failure) -> bool:
-        """Whether the destination refused one record, and not everything or one of several."""
+        """Return whether the failure is a rejection of one known record, not of a batch or of everything."""
         if len(waiting) != 1:
             return False
         if isinstance(failure, Permanent):
             return True
         seq, repeated = waiting[0].seq, 0
-        if failure.reason in REFUSED_IF_REPEATED:
+        if failure.reason in REJECTED_IF_REPEATED:
             repeated = 1 + (self._repeated[1] if self._repeated[0] == seq else 0)
         self._repeated = (seq, repeated)
         is_compared = self._suspects.step is not NextSend.ALL or seq in self._suspects.numbers
         return repeated >= CERTAIN or (repeated > 0 and is_compared)
 
     def _on_rejected(self, queued: Queued, failure: Failure) -> float:
-        """The destination refused this record, sent alone. Answers in how many seconds to go on."""
+        """Handle the rejection of the only record in a request. Return the seconds until the next call is due."""
         now = self._monotonic()
         self._metrics.send_failed(self.name, failure.reason)
-        match self._suspects.refuse(queued.seq):
+        match self._suspects.reject(queued.seq):
             case RejectionResult.TRY_ANOTHER:
                 self._rejected = queued, failure
             case RejectionResult.NOTHING_ACCEPTED:
@@ -267,8 +274,8 @@ class Delivery:
         return 0.0
 
     def _wait_for_another(self, now: float) -> float:
-        """No other record waits: the refused one is tried again later, and when another one comes."""
-        assert self._rejected is not None, "set before `NextSend.ANOTHER`"  # noqa: S101  # a mistake in this class
+        """Postpone the rejected record: no other record waits to be tried. A new record is tried at once."""
+        assert self._rejected is not None, "set before `NextSend.ANOTHER`"  # noqa: S101  # a bug in this class
         queued, failure = self._rejected
         self._suspects.postpone(queued.seq, now + self._back_off(failure))
         return 0.0
@@ -286,7 +293,7 @@ class Delivery:
         self._settle(lambda: self._outbox.park(self.name, queued.seq, f"{failure.reason}: {failure.detail}"[:500]))
 
     def _settle(self, write: Callable[[], None]) -> None:
-        """The outbox remembers what the disk does not take yet: a full disk stops no record that is already on it."""
+        """Save a result. If the disk fails, the outbox keeps it in memory: delivery continues on a full disk."""
         try:
             write()
         except Failure as failure:
@@ -298,7 +305,7 @@ class Delivery:
         self._log.failing(self._disk_key, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
 
     def _recovered(self) -> None:
-        """What waited is delivered, or nothing waits: logged once that lasts, not after each refusal of a limit."""
+        """Log the recovery once it has lasted, and not after each rate-limited request."""
         self._log.recovered(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
     def _retry_later(self, failure: Retryable) -> float:
@@ -308,7 +315,7 @@ class Delivery:
         return self._wait_for_all(failure, smaller=smaller)
 
     def _wait_for_all(self, failure: Failure, *, smaller: bool = True) -> float:
-        """Nothing is sent before the back-off has passed; then one record is, if it shall be `smaller`."""
+        """Pause all sending for the back-off; if `smaller`, continue with one record. Return the seconds."""
         if smaller:
             self._batch_limits = _doubling(self._destination.batch_size)
         delay = self._back_off(failure)
@@ -316,34 +323,34 @@ class Delivery:
         return delay
 
     def _back_off(self, failure: Failure) -> float:
-        """One more failure in a row, for the log, the page and the alerts. Answers how many seconds to wait."""
+        """Count, log, and store one more failure in a row. Return the seconds to wait."""
         self._failures += 1
         delay = backoff(self._failures, failure, self._jitter())
         self._log.failing(
             self.name, "destination.failed", destination=self.name, reason=failure.reason, detail=failure.detail
         )
-        with suppress(Failure):  # the agent, whose records the disk refuses as well, logs that
+        with suppress(Failure):  # the agent's own commits fail too, and it logs that
             self._outbox.failed(self.name, failure.reason)
         return delay
 
     def retry_after_internal_error(self, error: Exception) -> float:
-        """After a mistake of ours in `tick`: counts it, logs it, and answers in how many seconds to try again."""
+        """Count and log a programming error that `tick` raised. Return the seconds until the next attempt."""
         waiting, self._under_way = self._under_way, []
         failure = Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True)
         return self._on_failed(waiting, failure)
 
     def close(self) -> None:
-        """Ends the destination."""
+        """Close the destination, and abort a send on another thread."""
         self._destination.close()
 
 
 class DeliveryThread:
-    """A thread that delivers to one destination until it is told to stop."""
+    """A thread that delivers to one destination until `stop`."""
 
     def __init__(
         self, name: str, make: Callable[[], Destination], outbox: Outbox, metrics: DeliveryMetrics, log: Logger
     ) -> None:
-        """`make` makes the destination, on the thread; it may raise, and is then called again later."""
+        """Prepare the thread. `make` creates the destination on it; if it raises, it is called again later."""
         self.name = name
         self._make = make
         self._outbox = outbox
@@ -353,27 +360,27 @@ class DeliveryThread:
         self._stop = threading.Event()
         self._drained = threading.Event()
         self._waking = threading.Lock()
-        """Between a look at `_wake` and what it says of `_drained`."""
+        """Makes reading `_wake` and setting `_drained` atomic."""
         self._delivery: Delivery | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread, which creates the destination."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something new to deliver."""
+        """Wake the thread for new records, from any thread."""
         with self._waking:
             self._drained.clear()
             self._wake.set()
 
     def _run(self) -> None:
-        delivery = self._first()
+        delivery = self._create()
         while delivery is not None and not self._stop.is_set():
             self._wake.clear()
             try:
                 wait = delivery.tick()
-            except Exception as error:  # one of the two loops: counted, logged, and on it goes
+            except Exception as error:  # one of the two loops that catch every error: count it, log it, and continue
                 wait = delivery.retry_after_internal_error(error)
             if wait > 0:
                 with self._waking:
@@ -381,12 +388,12 @@ class DeliveryThread:
                         self._drained.set()
                 self._wake.wait(wait)
 
-    def _first(self) -> Delivery | None:
-        """The delivery, as soon as its destination can be made."""
+    def _create(self) -> Delivery | None:
+        """Return the delivery once its destination can be created; None if `stop` was called before."""
         while not self._stop.is_set():
             try:
                 self._delivery = Delivery(self._make(), self._outbox, self._metrics, self._log)
-            except Exception as error:  # the same loop, before it turns
+            except Exception as error:  # the same loop, before its first pass
                 self._metrics.send_failed(self.name, "configuration")
                 self._log.failing(self.name, "destination.failed", destination=self.name, detail=str(error)[:300])
                 self._drained.set()
@@ -396,12 +403,12 @@ class DeliveryThread:
         return None
 
     def flush(self, seconds: float) -> None:
-        """Waits until there is nothing left to send right now, at most so long."""
+        """Block until nothing is left to send now, at most for `seconds`."""
         self._wake.set()
         self._drained.wait(seconds)
 
     def stop(self) -> None:
-        """Ends the thread, and a send that is under way, within `STOP_SECONDS`."""
+        """End the thread and abort its current send, within `STOP_SECONDS`."""
         self._stop.set()
         self._wake.set()
         if self._delivery is not None:

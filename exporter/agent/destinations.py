@@ -1,4 +1,4 @@
-"""How each configured destination is made. Making one imports its library."""
+"""Factories of the configured destinations. Only creating a destination imports its library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exporter.config.schema import Settings
 
 
 def destination_factories(settings: Settings) -> dict[str, Callable[[], Destination]]:
-    """How to make each configured destination. Making it imports its library, which is why it is not made here."""
+    """Return the factory of each configured destination, by name. A factory imports a library and may raise."""
     factories: dict[str, Callable[[], Destination]] = {}
     if settings.event_hubs.configured:
         factories["event_hubs"] = lambda: _event_hubs(settings)

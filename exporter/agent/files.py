@@ -1,4 +1,4 @@
-"""Checks whether the files that approvals ask for exist, within a time limit."""
+"""Checks whether the files that approval rules require exist, within a time limit."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from exporter.windows.places import FILE_NOT_FOUND, is_not_found, is_own_name
 
 PATIENCE_SECONDS: Final = 0.5
 MOST_STUCK: Final = 16
-"""Threads that may wait for a file system at once. While so many do, every file is UNKNOWN."""
+"""Maximum number of threads that wait for a file system. At the maximum, every file is UNKNOWN."""
 
 
 def check_files(paths: Iterable[str]) -> dict[str, Presence]:
-    """The presence of a file at each path. Waits for the file system; `FileChecker` has a time limit."""
+    """Return the presence of a file at each path. Blocks on the file system; `FileChecker` has a time limit."""
     return {path: presence(path) for path in paths}
 
 
 def presence(
     path: str, platform: str = sys.platform, is_exposed: Callable[[str], bool] = access.is_exposed
 ) -> Presence:
-    """Whether there is a file at `path`. A link is not ABSENT, and PRESENT if it leads to a regular file.
+    """Return whether there is a file at `path`. A link is never ABSENT; it is PRESENT if it leads to a regular file.
 
-    ABSENT is "no such file" (`is_absence`) in a folder that exists before the check and is the same one after it. A
-    missing folder, mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
-    FileNotFoundError for most of them. So is what is no absolute path of this system, as a Windows path is on
-    Linux the name of another file, and on Windows a name that means another file than the one a person makes. On
-    Windows a file is UNTRUSTED if a stranger may decide what is there (`access.intruder`).
+    - ABSENT: the error is "no such file" (`is_absence`), and the folder exists and stays the same during the check.
+    - UNKNOWN: the folder, mount, drive, or share is missing. The error numbers differ between systems, and Python
+      raises FileNotFoundError for most of them. Also a path that isn't absolute on this system (a Windows path on Linux
+      names another file), and on Windows a name that the system maps to another file.
+    - UNTRUSTED, on Windows only: an untrusted account may decide what is there (`access.intruder`).
     """
     if not (is_own_name(path) if platform == "win32" else posixpath.isabs(path)):
         return Presence.UNKNOWN
@@ -48,7 +48,9 @@ def presence(
         try:
             os.lstat(path)
         except FileNotFoundError as error:
-            absent = is_absence(error.errno, getattr(error, "winerror", None), sys.platform) and _is_not_found(path)
+            absent = is_absence(error.errno, getattr(error, "winerror", None), sys.platform)
+            if sys.platform == "win32":  # Python also raises this for a file that its folder hides
+                absent = absent and is_not_found(path)
             return Presence.ABSENT if absent and before is not None and _folder(folder) == before else Presence.UNKNOWN
         return Presence.PRESENT if stat.S_ISREG(os.stat(path).st_mode) else Presence.UNKNOWN
     except (OSError, ValueError):
@@ -56,30 +58,25 @@ def presence(
 
 
 def is_absence(number: int | None, winerror: int | None, platform: str) -> bool:
-    """Whether an error of the system, its `errno` and its `winerror`, can say "no such file in this folder".
+    """Return whether a system error (`errno` and `winerror`) means "no such file in this folder".
 
-    On Windows ERROR_FILE_NOT_FOUND alone [System error codes]. Python gives the same `errno` to a path (3), a drive
-    (15), a server (53) and a share (67) that are not found, and to a name that can't be (123, 161).
+    On Windows only ERROR_FILE_NOT_FOUND [System error codes]. Python uses the same `errno` for a path (3), a drive
+    (15), a server (53), and a share (67) that are not found, and for an invalid name (123, 161).
     """
     return winerror == FILE_NOT_FOUND if platform == "win32" else number == errno.ENOENT
 
 
-def _is_not_found(path: str) -> bool:
-    """Whether the system itself says so: on Windows Python may have looked through a folder that hides the file."""
-    return sys.platform != "win32" or is_not_found(path)
-
-
 def _folder(path: str) -> tuple[int, int] | None:
-    """Device and inode of the folder; None if it is no folder. Raises OSError."""
+    """Return device and inode of the folder; None if `path` is something else. Raises OSError."""
     status = os.stat(path)
     return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
 
 
 class FileChecker:
-    """`check_files` with a time limit: what is not known within `patience` seconds for all paths together is UNKNOWN.
+    """`check_files` with a time limit of `patience` seconds for all paths together; then a file is UNKNOWN.
 
-    The checks are made on a daemon thread. If it blocks in a file system that does not answer, it is left behind, and
-    that path is not checked again until it returns. May be called from any thread; a second caller waits for the first.
+    The checks run on a daemon thread. If it hangs in the file system, it is abandoned, and its path isn't checked until
+    it returns. May be called from any thread; a second caller waits for the first.
     """
 
     def __init__(self, presence: Callable[[str], Presence] = presence, patience: float = PATIENCE_SECONDS) -> None:
@@ -89,7 +86,7 @@ class FileChecker:
         self._stuck: dict[str, DaemonCall[None]] = {}
 
     def __call__(self, paths: Iterable[str]) -> dict[str, Presence]:
-        """The presence of a file at each path."""
+        """Return the presence of a file at each path."""
         with self._asking:
             self._stuck = {path: call for path, call in self._stuck.items() if not call.done()}
             presences = dict.fromkeys(paths, Presence.UNKNOWN)
@@ -107,7 +104,7 @@ class FileChecker:
 
         try:
             call = DaemonCall(check, "files")
-        except RuntimeError:  # the system starts no more threads
+        except RuntimeError:  # the system can't start more threads
             return {}
         wait([call], self._patience)
         left_behind.set()

@@ -1,4 +1,4 @@
-"""The identity of this VM, read from the metadata service on a thread of its own so that it delays no poll."""
+"""The identity of this VM, read from the metadata service on a separate thread so that it delays no poll."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class IdentitySource(Protocol):
-    """The metadata service, as far as the identity needs it."""
+    """The part of the metadata service that the identity needs."""
 
     def instance(self) -> Vm:
-        """The VM as `/metadata/instance/compute` describes it. Raises `Failure`."""
+        """Read the VM from `/metadata/instance/compute`. Blocks; raises `Failure`."""
 
     def abort(self) -> None:
         """Abort a request, from another thread."""
@@ -30,12 +30,11 @@ class IdentitySource(Protocol):
 def identity_of(
     configured_name: str, node: str, azure: Vm | None, *, silent: bool = True, tags: Sequence[str] = ()
 ) -> VmIdentity:
-    """The identity out of the configured name and what the metadata service returned.
+    """Return the identity, from the configured name and the response of the metadata service (None: no response yet).
 
-    A configured name is always the one in use. It is confirmed once the service has returned a name, or has answered
-    404 for that document (`silent` is False), as stand-ins do; before that it may be the name of the VM whose
-    configuration was cloned. Two names that differ are a conflict. `tags` are the names of the tags that are published:
-    without a value while Azure has not answered.
+    A configured name always takes precedence. It is confirmed when the service has returned a name, or 404 for that
+    document as simulators do (`silent` is False). Until then the configuration may be a clone from another VM. Two
+    different names are a conflict. `tags` are the names of the published tags; they have no value until Azure responds.
     """
     known = azure or Vm(tags=unknown_tags(tags))
     conflict = bool(configured_name and known.name and not alike(configured_name, known.name))
@@ -44,13 +43,15 @@ def identity_of(
 
 
 class Identity:
-    """Keeps the identity current: reads it until it is known, then every five minutes, in which a changed tag arrives.
-    The last answer is kept."""
+    """The current identity: read until it is known, then every five minutes, because tags can change.
+
+    The last valid response is kept.
+    """
 
     def __init__(
         self, source: IdentitySource, log: Logger, *, vm_name: str = "", node: str = "", tags: Sequence[str] = ()
     ) -> None:
-        """`tags` are the names of the VM's tags that `source` gives."""
+        """Prepare the thread. `tags` are the names of the VM's tags that `source` returns."""
         self._source = source
         self._log = log
         self._vm_name = vm_name
@@ -65,25 +66,25 @@ class Identity:
         self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
 
     def current(self) -> VmIdentity:
-        """The identity as it is known now."""
+        """Return the identity as it is known now, from any thread."""
         return self._identity
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which reads the identity at once."""
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until one request has ended, whatever its answer, for at most so many seconds."""
+        """Block until the first request has succeeded or failed, at most for `seconds`."""
         self._answered.wait(seconds)
 
     def abort(self) -> None:
-        """End every wait; no further request is made."""
+        """Unblock every `wait` and abort the request in flight. No further request is made."""
         self._stop.set()
         self._answered.set()
         self._source.abort()
 
     def stop(self) -> None:
-        """End the thread, and a request that it waits for."""
+        """End the thread and abort its request, within 1.5 s."""
         self.abort()
         if self._thread.is_alive():
             self._thread.join(1.5)
@@ -95,7 +96,7 @@ class Identity:
             self._stop.wait(again)
 
     def refresh(self) -> float:
-        """Make one request. Returns the seconds until the next one is due."""
+        """Make one request and update the identity. Return the seconds until the next request is due."""
         try:
             vm = self._source.instance()
         except Failure as failure:
@@ -104,7 +105,7 @@ class Identity:
                 self._identity = self._identity_of(self._azure)
             return self._not_known(failure.reason, failure.detail)
         if not vm.name and not vm.id:
-            return self._not_known("malformed", "the instance document names no VM")
+            return self._not_known("malformed", "the instance document has no VM name and no vmId")
         self._failures = 0
         self._log.recovered("identity", "identity.recovered")
         before, self._azure = self._azure, vm

@@ -1,4 +1,4 @@
-"""What a log line about an event carries beside its sentence: of which type it is, on which VM, and when it is due."""
+"""The common fields of log lines about an event: its type, its VM, and its `NotBefore`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from exporter.core.records import Record, optional_timestamp
 
 
 def fields_of(event_type: str | None, vm: str, not_before: datetime | None) -> dict[str, str]:
-    """The fields, without those that are not known; `not_before` is an instant in UTC as records write it."""
+    """Return the known fields; `not_before` has the format of records, in UTC."""
     fields = {"event_type": event_type, "vm": vm, "not_before": optional_timestamp(not_before)}
     return {name: text for name, text in fields.items() if text}
 
 
 def about(record: Record) -> dict[str, str]:
-    """The same of a record; nothing for one that is about no event."""
+    """Return the fields of a record; empty if it isn't about an event."""
     event, vm = record.readable_event, record.data.get("vm")
     if not event:
         return {}

@@ -1,8 +1,8 @@
 """The loop: read, run, commit, act, publish. One `tick` is one pass through these steps.
 
-`core/cycle.py` determines the outcome of an observation from the state, without effects. This module makes it durable
-before it acts on it: wherever the process is killed, no record and no approval is lost, and none has two ids. Counters
-and log lines come last, so that neither a commit nor a POST waits for them.
+`core/cycle.py` computes the outcome of an observation from the state, without side effects. This module makes it
+durable before it acts on it. If the process is killed at any point, no record and no approval is lost, and none has two
+ids. Counters and log lines come last, so that they delay neither a commit nor a POST.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
 from exporter.log.protocol import Logger
 
 SLOW_POLL_SECONDS: Final = 1.0
-"""What is observed while a poll takes longer than this does not wait for its end."""
+"""If a poll takes longer than this, observations are handled before it ends."""
 
 
 class Agent:
-    """The agent of one VM. `tick` never raises because of a service, the disk or the clock."""
+    """The agent of one VM. `tick` doesn't raise errors of services, the disk, or the clock."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Agent:
         self._random_key = str(uuid.uuid4())
         self._facts: list[Fact] = []
         self._records: list[tuple[Record, bool]] = []
-        """Records to log, and whether their ids stand: not before the stored state is loaded, which may drop them."""
+        """Records to log, and whether their ids are final: only after the stored state is loaded."""
         self._persistence = StatePersistence(store, log, environment, options.event_memory_bytes)
         self._approvals = Approvals(options.policy, source, self._persistence, log, environment)
         self._run(cycle.AgentStarted(options.boot_id), self._started)
@@ -67,13 +67,13 @@ class Agent:
 
     @property
     def status(self) -> Status:
-        """The status as it was last published."""
+        """The last published status."""
         return self._status
 
     # -- the steps
 
     def tick(self) -> float:
-        """Poll if one is due, send approvals, publish. Returns the seconds until the next call."""
+        """Poll if one is due, send approvals, and publish the status. Return the seconds until the next call is due."""
         now = self._environment.clock()
         if now.monotonic >= self._due:
             self._poll(now)
@@ -87,13 +87,13 @@ class Agent:
         return max(0.0, min(self._due - mono, self._seconds_until_due(mono), self._approvals.wait()))
 
     def _poll(self, began: Instant) -> None:
-        """Read the document and run the cycle on it, or on the failure."""
+        """Read the document, and run the cycle on it or on the failure."""
         self._polling = start = began.monotonic
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
             read = self._environment.clock().at(answer.read_at_monotonic)
-            for post in self._approvals.answers(read.wall):  # they may be older than this document
+            for post in self._approvals.answers(read.wall):  # they can be older than this document
                 self._run(post)
             document = self._parse(answer.body)
         except (Failure, DocumentError) as failure:
@@ -103,7 +103,7 @@ class Agent:
                 self._poll_failed(failure, began)
             return
         took = answer.read_at_monotonic - start
-        # After the document was read: what the VM felt of an event that is gone with it is noticed by now.
+        # After the document was read: an interruption by an event that the document ends is observed by now.
         interruptions, unsent = self._interruptions(None), self._approvals.withdraw()
         self._environment.record_document(answer.body, read.wall)
         outcome = self._run(cycle.DocumentRead(document, took, interruptions, unsent), read, document)
@@ -113,8 +113,11 @@ class Agent:
             self._persistence.save_heartbeat(read)
 
     def _interruptions(self, without_document: datetime | None) -> tuple[Interruption, ...]:
-        """The interruptions up to now, recorded as those that are attributed at that time without a document; None for
-        those of the document that is recorded next, or of the end of the process."""
+        """Return the interruptions up to now, and pass them to the recording.
+
+        `without_document` is the time at which they are attributed without a document; None if they are attributed with
+        the document that is recorded next, or at the end of the process.
+        """
         interruptions = tuple(self._environment.interruptions())
         for interruption in interruptions:
             self._environment.record_interruption(interruption, without_document)
@@ -136,24 +139,26 @@ class Agent:
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
         self._run(replace(observation, interruptions=self._interruptions(now.wall)), now)
         self._due = now.monotonic + self._delay(failure)
-        self._approvals.check_files()  # the gauge of the hold file stays current
+        self._approvals.check_files()  # keeps the gauge of the hold file current
 
     def _delay(self, failure: Failure | DocumentError) -> float:
-        """Seconds to leave the source alone, also where the poll interval is longer."""
+        """Return the seconds until the next request after a failure, whatever the poll interval is."""
         if isinstance(failure, SourceFailure):
             return failure.delay()
         return SOURCE_BACKOFF.after(self._persistence.state.process.malformed)
 
     def _idle(self, now: Instant) -> None:
-        """Between two polls: record what waits for no document. While the source fails, none may come for long."""
+        """Between two polls, handle what needs no document. During an outage that includes interruptions."""
         failing = self._persistence.state.outage is not None
         interruptions = self._interruptions(now.wall) if failing else ()
         if interruptions or self._seconds_until_due(now.monotonic) <= 0:
             self._run(cycle.TimePassed(interruptions), now)
 
     def while_polling(self) -> None:
-        """To be called now and then while `tick` waits for an answer of the source, on the same thread: an outage and
-        an interruption are recorded in time, however long it takes."""
+        """Record an outage or an interruption in time while `tick` waits for the metadata service.
+
+        The client calls it repeatedly during a request, on the same thread.
+        """
         now = self._environment.clock()
         if now.monotonic - self._polling < SLOW_POLL_SECONDS:
             return
@@ -169,17 +174,17 @@ class Agent:
     def _run(
         self, observation: Observation, at: Instant | None = None, document: Document | None = None
     ) -> CycleOutcome:
-        """Run the cycle on one observation and make the outcome durable."""
+        """Run the cycle on one observation, and commit the outcome or keep it in memory."""
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
-        identity = self._environment.identity()  # once: another thread may learn it meanwhile
+        identity = self._environment.identity()  # once: another thread may update it meanwhile
         boot_id = "" if isinstance(observation, cycle.AgentStarted) else self._options.boot_id
-        self._settle_owner(identity, now, observation, boot_id)
+        self._check_ownership(identity, now, observation, boot_id)
         context = self._context(identity, now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
         committed = persistence.commit(outcome, now)
         if not committed:
-            if context.writable:  # what can't be recorded is not done: decided again, knowing that
+            if context.writable:  # nothing is approved that can't be recorded: decide again
                 outcome = cycle.run(state, observation, policy, replace(context, writable=False))
             persistence.keep(outcome)
         self._environment.record_outbox(now.wall, context.writable and committed)
@@ -187,12 +192,12 @@ class Agent:
         self._records += ((record, persistence.loaded) for record in outcome.records)
         return outcome
 
-    def _settle_owner(self, identity: VmIdentity, now: Instant, observation: Observation, boot_id: str) -> None:
-        """Use the stored state once it may be, and set that of another VM aside: record ids depend on its owner."""
+    def _check_ownership(self, identity: VmIdentity, now: Instant, observation: Observation, boot_id: str) -> None:
+        """Load the stored state once its VM is known; quarantine that of another VM. Record ids depend on the VM."""
         is_adopted = self._persistence.load_once(identity, now.minus(self._started), self._options.boot_id)
         if is_adopted and not isinstance(observation, cycle.AgentStarted):
             self._run(cycle.AgentStarted(self._options.boot_id), now)
-        if self._persistence.disown_if_of_another_vm(identity.vm.id, now, boot_id):
+        if self._persistence.quarantine_if_other_vm(identity.vm.id, now, boot_id):
             self._approvals.forget()
             self._last = None
 
@@ -218,7 +223,7 @@ class Agent:
     # -- publishing
 
     def _publish(self) -> None:
-        """Publish the status, then count and log: in no scrape is a counter ahead of the gauges."""
+        """Publish the status, then count and log, so that in no scrape a counter is ahead of the gauges."""
         self._persistence.refresh()
         identity, options, state = self._environment.identity(), self._options, self._shown()
         self._status = Status(
@@ -241,13 +246,15 @@ class Agent:
         for fact in facts:
             self._metrics.observe(fact)
             self._log_fact(fact)
-        for record, id_stands in records:
-            self._log_record(record, {"id": record.id} if id_stands else {})
+        for record, id_is_final in records:
+            self._log_record(record, {"id": record.id} if id_is_final else {})
         self._environment.publish_status(self._status)
 
     def _shown(self) -> State:
-        """The state to publish. Until this process has read a document, it shows the one that a process before it wrote
-        just now, as it would be shown without a restart; no copied disk starts that soon."""
+        """Return the state to publish: after a quick restart, the stored one until this process has read a document.
+
+        The stored state may be of another VM, but a copied disk can't start within `STALE_SECONDS`.
+        """
         state, stored = self._persistence.state, self._persistence.withheld
         if state.last_good is not None or stored is None or stored.last_good is None:
             return state
@@ -270,14 +277,14 @@ class Agent:
                 self._log.warn("approval.failed", **about, attempt=attempt, reason=fact.reason, **known)
 
     def _about(self, event_id: str) -> dict[str, object]:
-        """The log fields of an event."""
+        """Return the log fields of an event."""
         tracked = self._persistence.state.tracked_or_closed(folded(event_id))
         event_type, due = (tracked.event_type, tracked.not_before) if tracked else (None, None)
         return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 
     def _log_record(self, record: Record, known_id: Mapping[str, str]) -> None:
         if record.kind == RecordKind.APPROVAL_FAILED:
-            return  # each attempt has its own line, the fact's
+            return  # each attempt has its own line, written for the fact
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}
         fields = {name: decision[name] for name in ("verdict", "reason", "rule", "finding") if decision.get(name)}
@@ -285,7 +292,7 @@ class Agent:
         write(record.kind, subject=record.subject, **about(record), message=message, **fields, **known_id)
 
     def stop(self) -> None:
-        """Take the last results of approvals and record that the agent stops."""
+        """Handle the last results of approvals, and record that the agent stops."""
         for answer in self._approvals.finish():
             self._run(answer)
         self._run(cycle.AgentStopped(self._interruptions(None)))

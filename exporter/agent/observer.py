@@ -1,11 +1,11 @@
-"""Measures interruptions of this VM: a thread wakes ten times a second while an event is near, else four times.
+"""Measures interruptions of this VM. A thread wakes ten times a second while an event is near, else four times.
 
-What is observed then: a stall of 0.3 s or more in any case (0.45 s at four times a second), a shorter one of at least
-0.2 s only if it covers the end of a sleep; a step of the wall clock of at least 0.2 s always, at the next wake-up or
-`Observer.take`.
+- A stall of at least 0.3 s (0.45 s at four times a second) is always observed; one of at least 0.2 s is observed only
+  if it includes the end of a sleep.
+- A step of the wall clock of at least 0.2 s is always observed, at the next wake-up or `Observer.take`.
 
-A clock that is corrected little by little makes no step. On Linux both clocks are slewed alike (clock_gettime(2)); on
-Windows the wall clock alone, so what the system says of its rate is explained by it (`exporter/windows/system.py`).
+Slewing, the gradual correction of a clock, isn't a step. Linux slews both clocks alike (clock_gettime(2)). Windows
+slews only the wall clock, so the rate that the system reports is subtracted (`exporter/windows/system.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from exporter.windows import system
 
 TICK_SECONDS: Final = 0.1
 QUIET_TICK_SECONDS: Final = 0.25
-"""While no event of this VM is near."""
+"""Sleep while no event of this VM is near."""
 FOLLOWED_PPM: Final = 1000
-"""Twice the fastest slew that an NTP client can set in a kernel (500 ppm): slewing never adds up to a step, while steps
-below the threshold do if they come close together."""
+"""Twice the fastest slew that an NTP client can set in a kernel (500 ppm). Slewing never adds up to a step; steps below
+the threshold do if they come close together."""
 _NANO: Final = 1_000_000_000
 _THRESHOLD: Final = round(THRESHOLD_SECONDS * _NANO)
 _GOOD_SPREAD: Final = _NANO // 1000
@@ -50,15 +50,15 @@ class ClockPair(Struct, frozen=True):
 
     @property
     def instant(self) -> Instant:
-        """The same as an `Instant` of the core."""
+        """The pair as an `Instant` of the core."""
         return Instant(datetime.fromtimestamp(self.real / _NANO, UTC), self.mono / _NANO)
 
 
 def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], int] = time.time_ns) -> ClockPair:
-    """Both clocks, read so close together that their difference means something.
+    """Read both clocks close together, so that their difference is usable.
 
-    The reading with the smallest spread of a few is taken: a process that is stopped between two reads would otherwise
-    measure a step that did not happen.
+    Returns the reading with the smallest spread of up to `_READINGS`: if the process is stopped between two reads, the
+    difference would otherwise show a step that did not happen.
     """
     best: ClockPair | None = None
     for _ in range(_READINGS):
@@ -72,16 +72,16 @@ def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], 
 
 
 def own_rate() -> float:
-    """The rate of a wall clock that is slewed only as the monotonic clock is, or by `FOLLOWED_PPM` at most."""
+    """Return the rate of a wall clock that is slewed like the monotonic clock, or by `FOLLOWED_PPM` at most."""
     return 0.0
 
 
 class Detector:
-    """Derives the two signals from readings, in their order. Pure: readings may come at any time.
+    """Derives stalls and clock steps from readings in their order. Pure: readings may come at any time.
 
-    `rate` says by how much the system lets the wall clock run faster or slower than the monotonic one now, in seconds
-    per second. It is asked at every `detect`; in between the larger of two answers counts, in both directions.
-    `tick`, in nanoseconds, is how long the sleep lasts that is under way: a stall is what comes on top of it.
+    `rate` returns how much faster or slower the system now runs the wall clock than the monotonic one, in seconds per
+    second. `detect` calls it; between two calls, the larger of the two rates counts, in both directions. `tick` is the
+    length of the current sleep in nanoseconds: a stall is the time beyond it.
     """
 
     def __init__(self, first: ClockPair, rate: Callable[[], float] = own_rate) -> None:
@@ -93,10 +93,10 @@ class Detector:
         self._largest_rate = rate()
 
     def quiet(self, mono: int, real: int, after: int) -> bool:
-        """Whether a tick certainly shows no interruption; if not, call `detect`. All are nanoseconds: `mono` was read
-        before `real`, `after` is the monotonic clock after it.
+        """Return whether a tick certainly shows no interruption; if False, call `detect`.
 
-        Nearly every tick ends here. At ten calls a second touching memory is the cost: hence plain numbers.
+        All are nanoseconds: `mono` was read before `real`, and `after` is the monotonic clock after it. Nearly every
+        tick ends here. At ten calls a second, memory access is the main cost, hence plain numbers.
         """
         if (
             mono - self._last < self.tick + _THRESHOLD
@@ -109,7 +109,7 @@ class Detector:
         return False
 
     def detect(self, now: ClockPair) -> list[Interruption]:
-        """The interruptions between the readings before and this one, which may come before a tick."""
+        """Return the interruptions since the previous reading. `now` may be read before a tick."""
         signals = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
         return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in signals if nanoseconds]
 
@@ -128,7 +128,7 @@ class Detector:
         slewed = _within(difference, round(unseen * self._largest_rate))
         self._largest_rate = rate
         step = difference - slewed
-        # After a long stall, a difference that slewing can explain is no step either.
+        # After a long stall, a difference that slewing can explain isn't a step either.
         if abs(step) >= _THRESHOLD + _followed(unseen - 2 * _NANO):
             self._offset += difference
             return step
@@ -147,7 +147,7 @@ def _within(number: int, bound: int) -> int:
 def system_rate(
     platform: str = sys.platform, reader: Callable[[], Callable[[], float]] = system.slew_reader
 ) -> Callable[[], float]:
-    """What says how fast this system's wall clock is slewed, as in `Detector`. It raises OSError where nothing does."""
+    """Return the `rate` of `Detector` for this system. It raises OSError if the system reports none."""
     if platform != "win32":
         return own_rate
     try:
@@ -162,7 +162,7 @@ def system_rate(
 
 
 class Observer:
-    """Measures interruptions on a thread of its own and keeps the last thousand until `take`. Never raises."""
+    """Measures interruptions on a separate thread and keeps the last `KEPT` until `take`. Never raises."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Observer:
         *,
         rate: Callable[[], float] | None = None,
     ) -> None:
-        """`rate` is as in `Detector`, by default the system's own, and may raise OSError."""
+        """Prepare the thread. `rate` is as in `Detector`, by default `system_rate()`, and may raise OSError."""
         self._log = log
         self._near = True
         self._woken = threading.Event()
@@ -192,25 +192,28 @@ class Observer:
         self._thread.start()
 
     def expect(self, near: bool) -> None:
-        """Whether an event of this VM may be in the document, from now on."""
+        """Set whether the document may contain an event of this VM from now on."""
         was, self._near = self._near, near
         if near and not was:
             self._woken.set()
 
     def take(self) -> tuple[Interruption, ...]:
-        """The interruptions up to now since the last call, oldest first: one that has just ended is not left to the
-        next tick, before which the caller may read a document without the event that it belongs to."""
+        """Return the interruptions since the last call, oldest first, up to this moment.
+
+        One that has just ended doesn't wait for the next tick: before that, the caller may read a document without the
+        event that caused it.
+        """
         try:
             self._detect()
         except Exception as error:  # as in `_run`
-            self._broke(error)
+            self._log_failure(error)
         with self._lock:
             taken = tuple(self._interruptions)
             self._interruptions.clear()
         return taken
 
     def stop(self) -> None:
-        """End the thread. Interruptions can still be taken."""
+        """End the thread, within `STOP_SECONDS`. `take` still returns the interruptions before."""
         self._stopping = True
         self._woken.set()
         if self._thread.ident is not None:
@@ -225,10 +228,10 @@ class Observer:
         while not self._stopping:
             try:
                 self._tick()
-            except Exception as error:  # an observer that fails must not end the agent: logged, and restarted
+            except Exception as error:  # an observer that fails must not end the agent: log it and restart
                 with self._lock:
-                    self._detector = None  # until then nothing ticks, which is no interruption
-                self._broke(error)
+                    self._detector = None  # the pause without ticks isn't an interruption
+                self._log_failure(error)
                 self._sleep(PAUSE_AFTER_ERROR)
 
     def _tick(self) -> None:
@@ -246,14 +249,16 @@ class Observer:
             self._detect()
 
     def _rate(self) -> float:
-        """Where the system does not say how fast its clock runs, the most that it may: no step is made up, and one
-        that is found is up to half a second too short."""
+        """Return the rate of the system's clock; if it is unknown, the largest possible one.
+
+        Then no step is reported that did not happen, and a reported one can be up to half a second too short.
+        """
         try:
             return self._read_rate()
         except OSError as error:
-            detail = f"the rate of the clock is unknown, small steps are not seen: {error}"
+            detail = f"the rate of the clock is unknown, so small clock steps are not detected: {error}"
             self._log.failing("observer", "observer.failed", reason="clock-rate", detail=detail[:300])
             return system.FASTEST
 
-    def _broke(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         self._log.failing("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])

@@ -1,8 +1,8 @@
-"""The state in memory and, if the outbox can be written, on disk with the records: the one place that assigns it.
+"""The state in memory and, if the outbox can be written, on disk with the records. Only this module assigns the state.
 
-The stored state is used as soon as it can be read and is known to be of this VM: a copied disk has the state of another
-one. It is known at once if this boot of the machine wrote it, else by the identity that the metadata service returns.
-The stored state then replaces the observed one, as at a restart, and the next document is compared with it.
+The stored state is adopted when it can be read and is known to belong to this VM, because a copied disk contains the
+state of another one. That is known at once if this boot of the machine wrote it, else by the identity that the metadata
+service returns. The stored state then replaces the observed one, and the next document is compared with it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ HEARTBEAT_SECONDS: Final = 60.0
 HEARTBEAT_SECONDS_WITH_EVENTS: Final = 5.0
 UNSAVED_RECORDS: Final = 10_000
 UNSAVED_BYTES: Final = 16 << 20
-"""Of unsaved records, or a quarter of the outbox if that is less."""
+"""Maximum size of unsaved records, or a quarter of the outbox if that is less."""
 OWNER_SECONDS: Final = 60.0
-"""How long after its start the agent waits for this VM's identity before it uses a stored state that has a vmId and was
-written in another boot."""
+"""Maximum time after the start for which the agent waits for the VM's identity before it adopts a stored state that has
+a vmId and was written in another boot."""
 
 
 class UnsavedRecord(Struct, frozen=True):
-    """A record that the outbox has not accepted: its JSON, and what the outbox needs besides. Azure's objects and the
-    ones before them are not kept alive by it."""
+    """A record that the outbox hasn't accepted: its JSON, and the fields that the outbox needs.
+
+    It doesn't reference documents from Azure, so that they can be freed.
+    """
 
     id: str
     kind: str
@@ -49,12 +51,12 @@ class UnsavedRecord(Struct, frozen=True):
     body: bytes
 
     def to_json(self) -> bytes:
-        """The record's JSON, in UTF-8."""
+        """Return the record's JSON, in UTF-8."""
         return self.body
 
 
 class StatePersistence:
-    """Commits outcomes. While the outbox can't be written, the state and a limited number of records stay in memory."""
+    """The current state. While the outbox can't be written, it and a limited number of records stay in memory."""
 
     def __init__(
         self, store: Store, log: Logger, environment: Environment, event_memory_bytes: int = EVENT_MEMORY_BYTES
@@ -69,20 +71,20 @@ class StatePersistence:
         self._undelivered = False
         self._facts: list[Fact] = []
         self.loaded = False
-        """The stored state was adopted, or there is none. Until then nothing is written over it."""
+        """Whether the stored state was adopted or doesn't exist. Until then nothing is written over it."""
         self.withheld: State | None = None
-        """The stored state while it isn't known to be of this VM."""
+        """The stored state while it isn't known to belong to this VM; else None."""
         self.writable = True
-        """The last write to the outbox succeeded."""
+        """Whether the last write to the outbox succeeded."""
         self.outbox = OutboxStatus(capacity=store.capacity)
         self.destinations: tuple[DestinationStatus, ...] = ()
         self.state = State(birth=environment.clock().wall)
 
     def load_once(self, identity: VmIdentity, waited: float, boot_id: str) -> bool:
-        """Adopt the stored state as soon as it can be read and is known to be of this VM.
+        """Adopt the stored state when it can be read and is known to belong to this VM.
 
-        Return whether it replaced the observed one: then the process begins anew for it. `waited` is the number of
-        seconds since the start of the process, `boot_id` is of this boot. A state of another VM is set aside.
+        Return whether it replaced the observed state: then the caller runs `AgentStarted` on it. `waited` is the number
+        of seconds since the start of the process, `boot_id` is of this boot. The file of another VM is quarantined.
         """
         if self.loaded:
             return False
@@ -104,13 +106,15 @@ class StatePersistence:
         if stored is None:
             return False
         self.state = adopted_state(stored, self.state)
-        # The next document shows again what is there. An interruption it does not show.
-        self._hold(record for record in self._take_unsaved() if record.kind == RecordKind.INTERRUPTION_OBSERVED)
+        # The next document contains the events again, but no interruptions.
+        self._add_unsaved(record for record in self._take_unsaved() if record.kind == RecordKind.INTERRUPTION_OBSERVED)
         return True
 
-    def disown_if_of_another_vm(self, vm_id: str, now: Instant, boot_id: str) -> bool:
-        """Set the outbox aside if it is that of another VM, as with a golden image: nothing in it is about this VM.
-        Returns whether it was. `boot_id` is of this boot, empty where the state has not noted it yet."""
+    def quarantine_if_other_vm(self, vm_id: str, now: Instant, boot_id: str) -> bool:
+        """Quarantine the outbox if it belongs to another VM, for example in a golden image. Return whether it did.
+
+        `boot_id` is of this boot, empty if the state doesn't contain it yet.
+        """
         if not (vm_id and self.state.vm_id) or alike(vm_id, self.state.vm_id):
             return False
         self._log.warn("outbox.wrong_vm", vm_id=vm_id, was=self.state.vm_id)
@@ -123,9 +127,9 @@ class StatePersistence:
         return True
 
     def commit(self, outcome: CycleOutcome, now: Instant) -> bool:
-        """Make the outcome's state and records durable, in one transaction, and its state the current one.
+        """Commit the outcome's state and records in one transaction, and make its state the current one.
 
-        False if the outbox can't be written: then nothing has changed, and the caller decides again and calls `keep`.
+        Return False if the outbox can't be written: nothing has changed, and the caller decides again and calls `keep`.
         """
         if not (outcome.changed or self._unsaved or not self.writable):
             self.state = outcome.state
@@ -151,9 +155,9 @@ class StatePersistence:
         return True
 
     def keep(self, outcome: CycleOutcome) -> None:
-        """After a `commit` that failed: keep the state in memory and queue the records for the next commit."""
+        """Keep the state in memory and queue the records for the next commit, after a failed `commit`."""
         self.state = outcome.state
-        self._hold(
+        self._add_unsaved(
             UnsavedRecord(record.id, record.kind, record.subject, record.time, record.to_json())
             for record in outcome.records
         )
@@ -164,7 +168,7 @@ class StatePersistence:
         for destination in self.destinations if dropped else ():
             self._drop(destination.name, dropped, "outbox-unwritable")
 
-    def _hold(self, records: Iterable[UnsavedRecord]) -> None:
+    def _add_unsaved(self, records: Iterable[UnsavedRecord]) -> None:
         for record in records:
             self._unsaved.append(record)
             self._unsaved_bytes += len(record.body)
@@ -174,22 +178,22 @@ class StatePersistence:
         return taken
 
     def can_record(self) -> bool:
-        """Whether the outbox accepts writes, by the last one and by the file at the path now. From any thread."""
+        """Return whether the last write succeeded and the file is still in place. May be called from any thread."""
         return self.writable and self._store.is_in_place()
 
     def notify_deliveries(self) -> None:
-        """Wake the deliveries if records were committed. Called after the approvals, which are more urgent."""
+        """Wake the deliveries if records were committed. The loop sends approvals first, which are more urgent."""
         if self._undelivered:
             self._undelivered = False
             self._environment.notify_deliveries()
 
     def save_heartbeat(self, read: Instant) -> None:
-        """Write the time of the last good document to disk now and then, so that a restart can measure the gap."""
+        """Save the time of the last valid document at intervals: the next process computes the polling gap from it."""
         interval = HEARTBEAT_SECONDS_WITH_EVENTS if self.state.tracked else HEARTBEAT_SECONDS
         if self._heartbeat is not None:
             by_mono = read.monotonic - self._heartbeat.monotonic
             by_wall = (read.wall - self._heartbeat.wall).total_seconds()
-            if by_mono < interval and 0 <= by_wall < interval:  # a clock that was set makes the last time wrong
+            if by_mono < interval and 0 <= by_wall < interval:  # if the clock was set, the saved time is wrong
                 return
         self._heartbeat = read
         try:
@@ -198,7 +202,7 @@ class StatePersistence:
             self._disk_failed(failure)
 
     def refresh(self) -> None:
-        """Update the published status of the outbox and of its queues, and log its notes and losses."""
+        """Update the status of the outbox and its queues, and log its notes and losses."""
         try:
             self.destinations = tuple(self._store.queues().values())
             self.outbox = OutboxStatus(self._store.used(), self._store.capacity, self.writable)
@@ -225,7 +229,7 @@ class StatePersistence:
         self._log.error("outbox.dropped", destination=destination, records=records, reason=reason)
 
     def take_facts(self) -> Sequence[Fact]:
-        """The facts about the outbox since the last call."""
+        """Return the facts about the outbox since the last call."""
         facts, self._facts = self._facts, []
         return facts
 

@@ -1,4 +1,4 @@
-"""The protocols and values by which the loop, the approvals and the persistence use their adapters."""
+"""Protocols and values through which the loop, the approvals, and the persistence use their adapters."""
 
 from __future__ import annotations
 
@@ -17,70 +17,73 @@ from exporter.core.state import Instant, Interruption, State
 
 
 class SourceResponse(Protocol):
-    """An answer of the metadata service with status 200."""
+    """A response of the metadata service with status 200."""
 
     @property
     def body(self) -> bytes:
-        """The document as it was received."""
+        """The document as received, unparsed."""
 
     @property
     def read_at_monotonic(self) -> float:
-        """When its last byte was read, in seconds of the monotonic clock."""
+        """Time at which the last byte was read, in seconds of the monotonic clock."""
 
 
 class MetadataSource(Protocol):
-    """The metadata service. Both raise `Failure`, with `status_code` and `retry_after` where they are known."""
+    """The metadata service. Both methods raise `Failure`, with `status_code` and `retry_after` if known."""
 
     def fetch(self) -> SourceResponse:
-        """Read the document."""
+        """Request the document. Blocks."""
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None], /) -> None:
-        """Approve an event. Returns when Azure has answered 200. `leave` is called right before the first byte is
-        written, `left` right after it: nothing was sent if `leave` raises, or if `left` was not called."""
+        """Approve an event. Block until Azure has returned 200.
+
+        Calls `leave` right before the first byte is written, and `left` right after it. If `leave` raises, or `left`
+        was not called, nothing was sent.
+        """
 
 
 class Store(Protocol):
-    """The outbox. Every method but `release` raises `Failure` if the file can't be read or written."""
+    """The outbox. Methods raise `Failure` if the file can't be read or written, except `release` and `is_in_place`."""
 
     capacity: int
-    """The most bytes that it may take."""
+    """Maximum size in bytes."""
     notes: list[str]
-    """Sentences for the log; the caller removes those that it has logged."""
+    """Notes for the log; the caller removes those that it has logged."""
     faults: list[str]
-    """The same about damage."""
+    """Descriptions of damage for the log; the caller removes those that it has logged."""
     lost: list[tuple[str, int]]
-    """A destination and how many of its records could not be read; the caller removes what it has counted."""
+    """Destinations, each with a number of its records that were unreadable; the caller removes what it has counted."""
 
     def load(self) -> State | None:
-        """The last state that was committed; None if there is none. Deliveries get no record before `release`."""
+        """Return the last committed state; None if there is none. Deliveries get no record before `release`."""
 
     def release(self) -> None:
-        """Let deliveries send what is stored: it is of this VM."""
+        """Let deliveries send the stored records, which belong to this VM."""
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
-        """Make both durable in one transaction. Returns how many records were dropped for space, by destination."""
+        """Commit both in one transaction. Return the number of records dropped for space, by destination."""
 
     def save_heartbeat(self, seen: datetime) -> None:
-        """Note when the last good document was read."""
+        """Save the time of the last valid document."""
 
     def is_in_place(self) -> bool:
-        """Whether the file that was opened is still the one at the path. From any thread; raises nothing."""
+        """Return whether the opened file is still the one at the path. May be called from any thread; never raises."""
 
     def start_new_file(self, why: str) -> None:
-        """Set the file aside and begin a new one."""
+        """Quarantine the file: rename and keep it, with `why` in its name, and start a new one."""
 
     def is_nearly_full(self, records: int) -> bool:
-        """Whether there is no space for so many more records."""
+        """Return whether there is no space for this many more records."""
 
     def used(self) -> int:
-        """The bytes in use."""
+        """Return the number of bytes in use."""
 
     def queues(self) -> Mapping[str, DestinationStatus]:
-        """The state of each destination's queue, by name."""
+        """Return the state of each destination's queue, by name."""
 
 
 class AgentMetrics(Protocol):
-    """The metrics: facts are counted and the status is shown."""
+    """The metrics: counters of facts, and gauges of the status."""
 
     def publish(self, status: Status) -> None:
         """Show this status on the gauges from now on."""
@@ -94,48 +97,48 @@ class AgentOptions(Struct, frozen=True):
 
     policy: Policy = Policy()
     poll_interval: float = 1.0
-    """Seconds."""
+    """Seconds between two polls."""
     all_events: bool = False
-    """Records are also published for events of other VMs."""
+    """Whether records are also published for events of other VMs."""
     version: str = ""
     boot_id: str = ""
-    """Identifies this boot of the machine; empty where the system gives no id."""
+    """Id of this boot of the machine; empty if the system provides none."""
     event_memory_bytes: int = EVENT_MEMORY_BYTES
-    """The most bytes that the histories of events that are over may take."""
+    """Maximum size of closed events in bytes."""
 
 
 class Environment(Struct, frozen=True):
-    """The agent's inputs and outputs besides source, store and metrics, each of them replaceable."""
+    """The agent's inputs and outputs in addition to source, store, and metrics. Each of them can be replaced."""
 
     clock: Callable[[], Instant]
     identity: Callable[[], VmIdentity]
     check_files: Callable[[Iterable[str]], Mapping[str, Presence]]
     interruptions: Callable[[], Sequence[Interruption]] = lambda: ()
-    """The interruptions up to now since the last call."""
+    """Returns the interruptions since the last call, up to now."""
     record_interruption: Callable[[Interruption, datetime | None], None] = lambda _interruption, _handled: None
-    """Records each of them, with the time at which it is attributed without a document; None for the document that is
-    recorded next, and at the end of the process."""
+    """Records an interruption, with the time if it is attributed without a document. None: it is attributed with the
+    document that is recorded next, or at the end of the process."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
-    """Records each document as it was received, with the time."""
+    """Records a document as received, with the time."""
     record_failure: Callable[[datetime, str], None] = lambda _at, _reason: None
-    """Records why a request for the document failed, with the time."""
+    """Records the time and the reason of a failed request for the document."""
     record_files: Callable[[datetime, Mapping[str, Presence]], None] = lambda _read, _files: None
-    """Records what was found of the files that decisions on a document ask for, with the time at which it was read."""
+    """Records the presence of the files that decisions on a document require, with the time of the document."""
     record_outbox: Callable[[datetime, bool], None] = lambda _read, _writable: None
-    """Records whether the outbox could be written for what followed from an observation, with the time of that."""
+    """Records whether the outcome of an observation could be written to the outbox, with the observation's time."""
     stopping: Callable[[], bool] = lambda: False
-    """Whether the process is about to end: no new request is made."""
+    """Returns whether the process is about to end: then no new request is made."""
     notify_deliveries: Callable[[], None] = lambda: None
     """Called after records were committed."""
     record_post_sent: Callable[[datetime, str], None] = lambda _at, _event_id: None
-    """Records each POST as it leaves: time and event id."""
+    """Records a POST when it is sent: time and event id."""
     record_post_answer: Callable[[datetime, str, int | None, str], None] = lambda _at, _event_id, _status, _reason: None
-    """Records the answer to each POST: time, event id, status (None for no answer) and reason."""
+    """Records the response to a POST: time, event id, status (None without a response), and reason."""
     spawn: Callable[[Callable[[], None], float], None] = lambda task, _patience: task()
-    """Runs a task on a thread of its own; returns when it is done, or after so many seconds."""
+    """Runs a task on a separate thread; returns when it is done, or after this many seconds."""
     wake: Callable[[], None] = lambda: None
-    """Called from such a thread when the loop should run its next pass."""
+    """Called from such a thread to start the loop's next pass."""
     publish_status: Callable[[Status], None] = lambda _status: None
-    """Called with each status, last of all: it must not wait for anything."""
+    """Called with each status at the end of a pass; must not block."""
     event_files: Callable[[], EventFilesStatus] = EventFilesStatus
-    """The state of the files for local software."""
+    """Returns the state of the event files."""

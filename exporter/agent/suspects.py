@@ -1,16 +1,16 @@
-"""The records that one destination refused alone, and when such a record is parked. Pure: no I/O, no clock.
+"""The records that one destination rejected, and when such a record is parked. Pure: no I/O, no clock.
 
-A record is refused alone if nothing else was in the request. That proves little: a proxy may refuse everything for an
-hour. So the record becomes a *suspect*, and another record is tried. The suspect is parked if the destination accepted
-another record after it and then refused it `CERTAIN` times in a row.
+A record that was the only one in a rejected request becomes a *suspect*. That proves little, because a proxy may reject
+everything for an hour. So another record is tried. The suspect is parked if the destination accepted another record
+after it, and then rejected it `CERTAIN` times in a row.
 
-- If the other record is refused too, the destination accepts nothing: all records wait, and each round tries the oldest
-  suspect and one more record. That, and any outage, voids what spoke against single records until then.
-- If a suspect is accepted, the refusals were passing: all suspicion ends, and the records go in their order again.
-- Other records may pass a suspect, also those of its own event. While it isn't known whether the destination accepts
-  anything, records of other events are tried first.
+- If the other record is rejected too, the destination accepts nothing. All records wait, and each round tries the
+  oldest suspect and one more record. This, like any outage, resets the evidence against all suspects.
+- If a suspect is accepted, the rejections were transient: no record is a suspect any more, and order is restored.
+- Other records may overtake a suspect, also those of the same event. While it isn't known whether the destination
+  accepts anything, records of other events are tried first.
 
-Nothing of this is stored: after a restart all records are tried again at once.
+Suspects aren't stored: after a restart, all records are tried again at once.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from typing import Final
 from msgspec import Struct
 
 CERTAIN: Final = 5
-"""So many failures in a row are no accident."""
+"""Number of failures in a row that rules out chance."""
 MOST_SUSPECTS: Final = 1_000
-"""Bounds memory and queries. At the bound no further record is sent until a suspect is parked; if the destination
-accepts nothing, all suspicion ends and the records are tried from the oldest on."""
+"""Limits memory and queries. At the limit, no further record is sent until a suspect is parked. If the destination
+accepts nothing, all suspects are dropped, and the records are tried again from the oldest on."""
 
 
 class NextSend(Enum):
-    """What is sent next."""
+    """The records to send next."""
 
     ALL = auto()
-    """A suspect whose time has come, alone; otherwise what waits, without the suspects."""
+    """A suspect that is due, in its own request; otherwise the waiting records without the suspects."""
     ANOTHER = auto()
-    """One record, alone, that is not the one just refused."""
+    """One record, in its own request, that isn't the one just rejected."""
     OLDEST = auto()
-    """The suspect that waits longest, alone."""
+    """The oldest suspect, in its own request."""
 
 
 class RejectionResult(Enum):
-    """What follows from a refusal."""
+    """The consequence of a rejection."""
 
     TRY_ANOTHER = auto()
-    """Whether the destination accepts anything is not known."""
+    """It isn't known whether the destination accepts anything."""
     NOTHING_ACCEPTED = auto()
-    """Two records were refused one after the other."""
+    """Two records were rejected in a row."""
     AGAIN_LATER = auto()
-    """Another record was accepted meanwhile; not certain yet."""
+    """Another record was accepted meanwhile, but there were too few rejections."""
     PARK = auto()
 
 
 class _Suspect(Struct):
     passed: bool = False
-    """Another record was accepted after this one was refused."""
-    refusals: int = 0
-    """In a row since then."""
+    """Whether another record was accepted after this one was rejected."""
+    rejections: int = 0
+    """Rejections in a row since then."""
     due: float = math.inf
-    """When to try it again, a monotonic time."""
+    """Monotonic time at which to try it again."""
 
 
 class Suspects:
-    """The suspects of one destination, by row number, the least recently refused first."""
+    """The suspects of one destination, by row number, the least recently rejected first."""
 
     def __init__(self) -> None:
         self._suspects: dict[int, _Suspect] = {}
@@ -75,15 +75,15 @@ class Suspects:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether no further record may be sent, since it could be one more."""
+        """Whether no further record may be sent, because it could become one suspect too many."""
         return len(self._suspects) >= MOST_SUSPECTS
 
-    def refuse(self, seq: int) -> RejectionResult:
-        """The destination refused this record, sent alone."""
+    def reject(self, seq: int) -> RejectionResult:
+        """Handle the rejection of a record that was sent in its own request, and return the consequence."""
         suspect = self._suspects[seq] = self._suspects.pop(seq, _Suspect())
         if suspect.passed:
-            suspect.refusals += 1
-            if suspect.refusals < CERTAIN:
+            suspect.rejections += 1
+            if suspect.rejections < CERTAIN:
                 return RejectionResult.AGAIN_LATER
             del self._suspects[seq]
             return RejectionResult.PARK
@@ -94,7 +94,7 @@ class Suspects:
         return RejectionResult.TRY_ANOTHER
 
     def accept(self, numbers: Iterable[int], now: float) -> None:
-        """The destination accepted these records. `now` is monotonic."""
+        """Handle the acceptance of records, by row number. `now` is monotonic."""
         if not self._suspects.keys().isdisjoint(numbers):
             self._suspects.clear()
         for suspect in self._suspects.values():
@@ -103,7 +103,7 @@ class Suspects:
         self.step = NextSend.ALL
 
     def fail(self) -> None:
-        """The destination accepts nothing, or can't be reached: what spoke against single records is void."""
+        """Reset the evidence against all suspects: the destination accepts nothing, or is unreachable."""
         if self.are_too_many:
             self._suspects.clear()
         for seq in self._suspects:
@@ -111,18 +111,18 @@ class Suspects:
         self.step = NextSend.OLDEST if self._suspects else NextSend.ALL
 
     def postpone(self, seq: int, due: float) -> None:
-        """Try this suspect again at that monotonic time, and everything else before."""
+        """Try this suspect again at the monotonic time `due`, and all other records before."""
         self._suspects[seq].due = due
         self.step = NextSend.ALL
 
     def forget(self, seq: int) -> None:
-        """This record does not wait any more."""
+        """Remove a suspect that isn't in the queue any more."""
         del self._suspects[seq]
         if not self._suspects:
             self.step = NextSend.ALL
 
     def due(self, now: float) -> int | None:
-        """The suspect to try now, if there is one."""
+        """Return the suspect to try now; None if there is none."""
         if self.step is NextSend.OLDEST:
             return min(self._suspects)
         if self.step is NextSend.ANOTHER:
@@ -131,9 +131,12 @@ class Suspects:
         return next((seq for seq, suspect in self._suspects.items() if suspect.due <= now), None)
 
     def unproven(self) -> int | None:
-        """A suspect after which no other record was accepted yet: a new record, maybe of its event, waits for it."""
+        """Return a suspect after which no other record was accepted yet; None if there is none.
+
+        It is tried before a new record, which may belong to the same event.
+        """
         return next((seq for seq, suspect in self._suspects.items() if not suspect.passed), None)
 
     def next_due(self) -> float:
-        """When a suspect is due, infinity for none."""
+        """Return the monotonic time at which the next suspect is due; infinity if there is none."""
         return min((suspect.due for suspect in self._suspects.values()), default=math.inf)

@@ -1,6 +1,6 @@
-"""The service manager's notification protocol (sd_notify(3)): one datagram for each message.
+"""The notification protocol of systemd (sd_notify(3)): one datagram for each message.
 
-Hand-written because it is ten lines, and a library for it would be one more dependency on ten thousand hosts.
+Implemented here because it is ten lines, and a library would add a dependency on every host.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 KEEPALIVES: Final = 3
-"""Keep-alive messages within the time that the watchdog waits for one."""
+"""Number of keep-alive messages per watchdog timeout."""
 SHORTEST_SECONDS: Final = 0.05
 
 
 class Notifier:
-    """Notifies systemd that the agent is ready, alive or stopping. Does nothing where NOTIFY_SOCKET is not set."""
+    """Notifies systemd that the agent is ready, alive or stopping. Does nothing if NOTIFY_SOCKET is not set."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         path = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_seconds = _watchdog(environ)
-        """How long the watchdog waits for a keep-alive message; 0 when there is none."""
+        """Timeout of the watchdog; 0 if there is none."""
 
     def ready(self, status: str) -> None:
-        """Notify that the agent has started; `status`, one line, is shown by `systemctl status`."""
+        """Notify that the agent has started. `systemctl status` shows `status`, which is one line."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self) -> None:
-        """Send one keep-alive message to the watchdog."""
+        """Send one keep-alive message."""
         self._send("WATCHDOG=1")
 
     def watch(self, healthy: Callable[[], bool], ended: threading.Event) -> None:
-        """Send keep-alive messages at the watchdog's interval until `ended`, as long as `healthy` returns True.
+        """Start a thread that sends keep-alive messages while `healthy` returns True, until `ended` is set.
 
-        On a thread of its own: a poll may rightly take longer than the watchdog waits. Nothing without a watchdog.
+        A poll may take longer than the watchdog's timeout, hence the thread. Does nothing without a watchdog.
         """
         if self.watchdog_seconds:
             threading.Thread(target=self._keep_alive, args=(healthy, ended), name="watchdog", daemon=True).start()
@@ -60,7 +60,7 @@ class Notifier:
 
 
 def _watchdog(environ: Mapping[str, str]) -> float:
-    """WATCHDOG_USEC, unless it is meant for another process (WATCHDOG_PID)."""
+    """Return WATCHDOG_USEC in seconds; 0 if it is unset, invalid, or for another process (WATCHDOG_PID)."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     text = environ.get("WATCHDOG_USEC", "")

@@ -408,11 +408,11 @@ def test_suspects_are_bounded() -> None:
     on."""
     suspects = Suspects()
     for number in range(1, MOST_SUSPECTS):
-        suspects.refuse(number)
+        suspects.reject(number)
         suspects.fail()
     too_many = [suspects.are_too_many]
     assert (suspects.step, suspects.due(0.0)) == (NextSend.OLDEST, 1)
-    assert suspects.refuse(MOST_SUSPECTS) is RejectionResult.TRY_ANOTHER
+    assert suspects.reject(MOST_SUSPECTS) is RejectionResult.TRY_ANOTHER
     suspects.accept([5000], 0.0)
     too_many.append(suspects.are_too_many)
     assert (too_many, len(suspects.numbers)) == ([False, True], MOST_SUSPECTS)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from exporter.agent.app import recorded
+from exporter.agent.app import with_recorder
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import AgentOptions, Environment
@@ -252,7 +252,7 @@ class AgentEnvironment:
                 self.recording, 64 << 20, 1, log=log, identity=lambda: self.identity, poll_interval=interval
             )
             recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
-            environment = recorded(environment, recorder)
+            environment = with_recorder(environment, recorder)
         self.agent = Agent(self.options, self.source, self.outbox, self.sink, log=log, environment=environment)
 
     def _check_files(self, paths: Iterable[str]) -> Mapping[str, Presence]:
