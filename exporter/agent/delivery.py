@@ -137,7 +137,7 @@ class Delivery:
         self._under_way: list[Queued] = []
         self._failures = 0
         self._repeated = (0, 0)
-        """Row number of the record that failed in its own request for `REJECTED_IF_REPEATED`, and its failures in a row."""
+        """Row number of the record that failed in its own request for `REJECTED_IF_REPEATED`, and how often."""
         self._due = 0.0
         self._batch_limits: list[int] = []
         """Maximum number of records of each of the next batches; the last number is for the next batch."""
