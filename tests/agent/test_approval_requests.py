@@ -1,4 +1,4 @@
-"""POSTs that hang, that are many, that come after a 200: what is sent, and that the polls go on."""
+"""Approval requests (POSTs): what is sent, at most once, and without delaying polls."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def held(environment: AgentEnvironment) -> bool:
 # -- commit, POST, publish
 
 
-def test_a_post_leaves_after_the_commit_and_before_counters_and_log_lines(tmp_path: Path) -> None:
-    """When it arrives the decision is on disk, and nothing was counted or logged about it yet."""
+def test_post_is_sent_after_the_commit_and_before_counters_and_log_lines(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 2)
         seen: list[tuple[list[str], list[str], float | None]] = []
@@ -59,9 +58,8 @@ def test_a_post_leaves_after_the_commit_and_before_counters_and_log_lines(tmp_pa
         assert environment.value("approval_requests_total") == 1
 
 
-def test_a_document_was_read_at_one_moment_on_both_clocks(tmp_path: Path) -> None:
-    """The last byte's, however long the commit of an answer takes that came before it; in the recording, whose readers
-    go by the times, that answer is no later."""
+def test_read_time_of_a_document_is_consistent_on_both_clocks(tmp_path: Path) -> None:
+    """The time is that of the last byte. In the recording, an earlier response to a POST has no later time."""
     with AgentEnvironment(tmp_path, recording=tmp_path / "rec") as environment:
         environment.see(document(1), 2)
         ahead = environment.clock.wall - environment.clock.mono
@@ -81,8 +79,7 @@ def test_a_document_was_read_at_one_moment_on_both_clocks(tmp_path: Path) -> Non
     assert any("status" in entry for entry in entries)
 
 
-def test_a_post_that_hangs_keeps_no_counter_or_log_line(tmp_path: Path) -> None:
-    """While it is on its way, what led to it is counted and logged."""
+def test_hanging_post_delays_no_counter_or_log_line(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 2)
         environment.source.hangs = lambda _event_id: 4.0
@@ -93,14 +90,12 @@ def test_a_post_that_hangs_keeps_no_counter_or_log_line(tmp_path: Path) -> None:
         assert environment.records("approval.accepted") == []
 
 
-# -- once
+# -- at most one POST
 
 
 @pytest.mark.parametrize("all_events", [False, True])
-def test_an_id_that_was_approved_is_never_posted_again_however_crowded_the_document(
-    tmp_path: Path, all_events: bool
-) -> None:
-    """141 events, with one answer without any of them, three times: one POST, also after a restart."""
+def test_approved_id_is_posted_once_in_a_large_document(tmp_path: Path, all_events: bool) -> None:
+    """141 events disappear and come back three times, and once more after a restart."""
     with AgentEnvironment(tmp_path, all_events=all_events) as environment:
         crowd = [event(), *neighbours(140)]
         for number in range(2, 10, 2):
@@ -111,8 +106,8 @@ def test_an_id_that_was_approved_is_never_posted_again_however_crowded_the_docum
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
-def test_ids_of_this_vm_are_remembered_beyond_their_histories(tmp_path: Path) -> None:
-    """More own events than histories are kept, approved, gone, and back: none is POSTed twice."""
+def test_approved_ids_are_remembered_longer_than_closed_events(tmp_path: Path) -> None:
+    """More own events than closed events are kept: none is posted twice when it comes back."""
     with AgentEnvironment(tmp_path) as environment:
         wanted = ids(CLOSED_KEPT + 60)
         for number in range(2, 10, 2):
@@ -126,8 +121,8 @@ def test_ids_of_this_vm_are_remembered_beyond_their_histories(tmp_path: Path) ->
         assert environment.records("approval.accepted", destination="otlp") != []
 
 
-def test_an_event_that_was_started_is_not_approved_when_it_is_scheduled_again(tmp_path: Path) -> None:
-    """Once Started there is nothing left to approve: in the same life, after it was away, and when it is forgotten."""
+def test_started_event_is_not_approved_when_it_is_scheduled_again(tmp_path: Path) -> None:
+    """In the same process, after a gap, and after the closed event was dropped."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, started(event())), 2)
         environment.see(document(3, event()), 15)
@@ -144,8 +139,8 @@ def test_an_event_that_was_started_is_not_approved_when_it_is_scheduled_again(tm
 
 
 @pytest.mark.parametrize("down", [1, 5])
-def test_an_answer_whose_number_went_down_is_not_acted_on(tmp_path: Path, down: int) -> None:
-    """A lower number may come with events that are over: nothing is sent before the third document after it."""
+def test_lower_incarnation_postpones_approvals(tmp_path: Path, down: int) -> None:
+    """A lower number can come with ended events: nothing is sent before the third document after it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(7), 3)
         environment.see(document(7 - down, event()), 3)
@@ -156,8 +151,8 @@ def test_an_answer_whose_number_went_down_is_not_acted_on(tmp_path: Path, down: 
         assert environment.reasons() == ["source-reset", None]
 
 
-def test_one_stray_answer_with_a_lower_number_sends_nothing(tmp_path: Path) -> None:
-    """It showed an event once, and the next answer knew nothing of it."""
+def test_single_document_with_a_lower_incarnation_causes_no_post(tmp_path: Path) -> None:
+    """Only that document contains the event."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(7), 3)
         environment.see(document(3, event()), 1)
@@ -166,8 +161,7 @@ def test_one_stray_answer_with_a_lower_number_sends_nothing(tmp_path: Path) -> N
         assert environment.source.posts == []
 
 
-def test_a_number_that_went_down_while_the_agent_was_away_is_noticed(tmp_path: Path) -> None:
-    """The last number is on disk."""
+def test_lower_incarnation_after_a_restart_postpones_approvals(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(7), 3)
         environment.restart(5)
@@ -176,11 +170,11 @@ def test_a_number_that_went_down_while_the_agent_was_away_is_noticed(tmp_path: P
         assert environment.reasons() == ["source-reset"]
 
 
-# -- who we are
+# -- identity of the VM
 
 
-def test_a_configured_name_is_not_acted_on_before_azure_confirmed_it(tmp_path: Path) -> None:
-    """A cloned configuration names another VM: until the metadata service has said who this is, nothing is sent."""
+def test_unconfirmed_configured_name_holds_approvals(tmp_path: Path) -> None:
+    """A cloned configuration contains the name of another VM."""
     with AgentEnvironment(tmp_path, vm=Vm(name=NAME)) as environment:
         environment.identity = VmIdentity(Vm(name=NAME), confirmed=False)
         environment.see(document(2, event()), 5)
@@ -192,8 +186,8 @@ def test_a_configured_name_is_not_acted_on_before_azure_confirmed_it(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "resource"), [("vms-1", "vmſ-1"), ("kube", "\u212aube"), ("grosse", "große")])
-def test_a_name_that_only_looks_alike_is_another_vm(tmp_path: Path, name: str, resource: str) -> None:
-    """Unicode folds the long s, the Kelvin sign and the sharp s to plain letters; Azure does not."""
+def test_lookalike_name_is_another_vm(tmp_path: Path, name: str, resource: str) -> None:
+    """Unicode case folding maps the long s, the Kelvin sign, and the sharp s to plain letters; Azure doesn't."""
     with AgentEnvironment(tmp_path, vm=replace(VM, name=name)) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", resource)), 5)
         assert environment.source.posts == []
@@ -201,19 +195,17 @@ def test_a_name_that_only_looks_alike_is_another_vm(tmp_path: Path, name: str, r
         assert [event_id for _, event_id in environment.source.posts] == ["second"]
 
 
-def test_ids_that_only_look_alike_are_two_events(tmp_path: Path) -> None:
-    """Each has a history, a decision and an approval of its own."""
+def test_lookalike_ids_are_two_events(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event("event-s"), event("event-ſ")), 5)
         assert sorted(event_id for _, event_id in environment.source.posts) == ["event-s", "event-ſ"]
         assert environment.records("event.rejected") == []
 
 
-# -- the last look
+# -- last check before a POST
 
 
-def test_a_hold_that_comes_while_a_post_hangs_is_seen_before_the_next(tmp_path: Path) -> None:
-    """Two events are due; the hold file is made while the first POST hangs: the second is not sent until it is gone."""
+def test_hold_file_created_during_a_hanging_post_stops_the_next_post(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     with AgentEnvironment(tmp_path, policy(hold_file=str(hold))) as environment:
         environment.source.hangs = lambda event_id: 4.5 if event_id == REBOOT else 0.0
@@ -229,8 +221,8 @@ def test_a_hold_that_comes_while_a_post_hangs_is_seen_before_the_next(tmp_path: 
         assert attempts == {REBOOT: 1, "second": 1}
 
 
-def test_what_says_prepared_is_looked_at_once_more_before_the_post(tmp_path: Path) -> None:
-    """It was taken back between the decision and the POST, while the disk took its time."""
+def test_ready_file_is_checked_again_before_the_post(tmp_path: Path) -> None:
+    """It is removed after the decision, during a slow commit."""
     ready = tmp_path / "ready"
     ready.touch()
     rules = (Rule("mine", ("Reboot",), require_file=str(ready)),)
@@ -254,8 +246,8 @@ def test_what_says_prepared_is_looked_at_once_more_before_the_post(tmp_path: Pat
     ],
     ids=lambda fields: str(fields)[:40],
 )
-def test_nothing_is_sent_on_a_field_that_only_an_earlier_document_had(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """It is prepared once the document can't be read, a restart comes in between: sent when it can be read again."""
+def test_approval_needs_every_field_in_the_current_document(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """The ready file appears while a field is unreadable: the POST is sent when the field is readable again."""
     ready = tmp_path / f"ready-{REBOOT}"
     rules = (Rule("mine", ("Reboot",), ("User",), require_file=str(tmp_path / "ready-{event_id}")),)
     with AgentEnvironment(tmp_path, policy(rules=rules)) as environment:
@@ -271,8 +263,8 @@ def test_nothing_is_sent_on_a_field_that_only_an_earlier_document_had(tmp_path: 
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
-def test_a_hold_file_whose_folder_is_missing_holds(tmp_path: Path) -> None:
-    """An unmounted folder is no word that nothing holds; the gauge says so, and the log says what is there."""
+def test_missing_folder_of_the_hold_file_holds_approvals(tmp_path: Path) -> None:
+    """The gauge shows the hold, and the log line contains the file's presence."""
     hold = tmp_path / "mnt" / "hold"
     with AgentEnvironment(tmp_path, policy(hold_file=str(hold))) as environment:
         environment.see(document(2, event()), 5)
@@ -287,8 +279,8 @@ def test_a_hold_file_whose_folder_is_missing_holds(tmp_path: Path) -> None:
         assert ["found=absent" in line for line in environment.said("approval.hold_file")] == [False, True]
 
 
-def test_whether_it_is_held_is_known_while_the_source_is_down(tmp_path: Path) -> None:
-    """The file is looked at whatever the metadata service does, and with approvals switched off."""
+def test_hold_file_is_checked_while_the_metadata_service_is_down(tmp_path: Path) -> None:
+    """Also in mode `off`."""
     hold = tmp_path / "hold"
     for mode in ("off", "enforce"):
         with AgentEnvironment(tmp_path / mode, policy(mode, hold_file=str(hold))) as environment:
@@ -299,11 +291,11 @@ def test_whether_it_is_held_is_known_while_the_source_is_down(tmp_path: Path) ->
             hold.unlink()
 
 
-# -- hanging
+# -- POSTs that hang
 
 
-def test_posts_that_hang_leave_no_gap_in_the_polls(tmp_path: Path) -> None:
-    """Eight events whose POSTs hang for five seconds each, for five minutes: a poll each second, no gap, no `ended`."""
+def test_hanging_posts_do_not_delay_polls(tmp_path: Path) -> None:
+    """Eight POSTs hang for 5 s each, for five minutes: one poll per second, and no event `ended`."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 5.0
         stuck = [event(name) for name in ids(8)]
@@ -317,8 +309,7 @@ def test_posts_that_hang_leave_no_gap_in_the_polls(tmp_path: Path) -> None:
         assert environment.value("document_events") == 8
 
 
-def test_an_event_waits_for_no_other_events_hang(tmp_path: Path) -> None:
-    """While eight POSTs hang, a ninth event is sent with the poll that shows it, and its answer is noted at once."""
+def test_hanging_posts_do_not_delay_the_post_of_another_event(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda event_id: 5.0 if event_id.startswith("event") else 0.0
         stuck = [event(name) for name in ids(8)]
@@ -331,8 +322,7 @@ def test_an_event_waits_for_no_other_events_hang(tmp_path: Path) -> None:
         assert [record.subject for record in environment.records("approval.accepted")] == [REBOOT]
 
 
-def test_an_event_is_in_one_post_at_a_time(tmp_path: Path) -> None:
-    """While its POST hangs no second one of the same event leaves, and the waits between two are kept."""
+def test_event_has_one_post_in_flight_at_most(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 4.9
         environment.see(document(2, event()), 4)
@@ -342,8 +332,7 @@ def test_an_event_is_in_one_post_at_a_time(tmp_path: Path) -> None:
         assert [record.kind for record in environment.records("approval.accepted")] == ["approval.accepted"]
 
 
-def test_an_approval_that_is_answered_after_the_start_was_ours(tmp_path: Path) -> None:
-    """Azure took it and began; its 200 came later. The closing record and the gauge know who let it start."""
+def test_approval_answered_after_the_start_counts_as_started_by_this_vm(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 3.0
         environment.see(document(2, event()), 1.5)
@@ -353,8 +342,8 @@ def test_an_approval_that_is_answered_after_the_start_was_ours(tmp_path: Path) -
         assert closed.data["summary"]["started_by"] == "this_vm"
 
 
-def test_an_answer_for_an_event_that_is_gone_is_noted(tmp_path: Path) -> None:
-    """The event left the document while its POST was on its way: it is told as accepted, and never sent again."""
+def test_response_for_a_removed_event_is_recorded(tmp_path: Path) -> None:
+    """The event disappears while its POST is in flight: the approval is recorded and never sent again."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 3.0
         environment.see(document(2, event()), 1.5)
@@ -364,8 +353,8 @@ def test_an_answer_for_an_event_that_is_gone_is_noted(tmp_path: Path) -> None:
         assert len(environment.source.posts) == 1
 
 
-def test_what_is_on_its_way_when_the_process_ends_stays_in_doubt(tmp_path: Path) -> None:
-    """Nobody knows whether Azure took it: the next life waits, tries again, and does not say that nobody approved."""
+def test_post_in_flight_at_the_end_of_the_process_stays_in_doubt(tmp_path: Path) -> None:
+    """The result is unknown: the next process waits before it tries again."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 4.0
         environment.see(document(2, event()), 1)
@@ -378,8 +367,7 @@ def test_what_is_on_its_way_when_the_process_ends_stays_in_doubt(tmp_path: Path)
         assert len(environment.source.posts) == 2
 
 
-def test_of_many_due_events_each_is_sent(tmp_path: Path) -> None:
-    """Two hundred own events, answered at once: each once, all within one poll interval or two."""
+def test_many_due_events_are_each_sent_once(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, *(event(name) for name in ids(200))), 3)
         assert sorted(event_id for _, event_id in environment.source.posts) == ids(200)
@@ -388,8 +376,8 @@ def test_of_many_due_events_each_is_sent(tmp_path: Path) -> None:
 # -- a small outbox
 
 
-def test_the_least_outbox_goes_on_approving_through_a_scale_sets_histories(tmp_path: Path) -> None:
-    """A mebibyte, neighbours' events by the hundred with five hundred names each: what is over is forgotten in time."""
+def test_smallest_outbox_keeps_approving_with_many_neighbours_events(tmp_path: Path) -> None:
+    """1 MiB, and hundreds of neighbours' events with 500 names each: closed events are dropped in time."""
     with AgentEnvironment(tmp_path, all_events=True, capacity=1 << 20) as environment:
         for number in range(2, 24, 2):
             near = [
@@ -403,8 +391,7 @@ def test_the_least_outbox_goes_on_approving_through_a_scale_sets_histories(tmp_p
         assert "outbox-unwritable" not in environment.reasons()
 
 
-def test_histories_go_before_records_that_still_wait(tmp_path: Path) -> None:
-    """At the bound of the outbox an undelivered record is only dropped once nothing is kept of events that are over."""
+def test_closed_events_are_dropped_before_undelivered_records(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, capacity=1 << 20) as environment:
         for number in range(2, 400, 2):
             environment.see(document(number, event(f"own-{number}", Description="x" * 500)), 1)
@@ -417,11 +404,11 @@ def test_histories_go_before_records_that_still_wait(tmp_path: Path) -> None:
         assert len({event_id for _, event_id in environment.source.posts}) == number // 2
 
 
-# -- what is remembered
+# -- memory of approved ids
 
 
-def test_what_was_sent_is_remembered_for_thirty_days(tmp_path: Path) -> None:
-    """An id that comes back after 29 days is not sent again; what is older is kept while there is space for it."""
+def test_approved_ids_are_remembered_for_thirty_days(tmp_path: Path) -> None:
+    """Older ids are kept while there is space."""
     with AgentEnvironment(tmp_path) as environment:
         for days in (0, 29):
             environment.clock.go(days * 86_400.0)
@@ -444,10 +431,10 @@ LATE = {"NotBefore": "Fri, 01 Jan 2100 00:00:00 GMT"}
 
 @pytest.mark.parametrize("was_started", [False, True])
 @pytest.mark.parametrize(("at_first", "in_between"), [(0.0, MONTH), (-MONTH, 0.0)], ids=["ahead", "behind"])
-def test_wrong_clock_makes_nothing_be_forgotten(
+def test_wrong_clock_does_not_expire_remembered_ids(
     tmp_path: Path, at_first: float, in_between: float, was_started: bool
 ) -> None:
-    """The clock is a month wrong while events go, or was when the event was approved or seen Started."""
+    """The clock is a month wrong when events are removed, or when the event was approved or started."""
     with AgentEnvironment(tmp_path) as environment:
         right = environment.clock.wall
         environment.clock.wall = right + at_first
@@ -469,8 +456,7 @@ def test_wrong_clock_makes_nothing_be_forgotten(
         assert [event_id for _, event_id in environment.source.posts].count(REBOOT) == sent == (0 if was_started else 1)
 
 
-def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
-    """With no room for one more id, approvals are held: a second POST would be worse than none."""
+def test_approval_is_held_without_space_for_its_id(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.close()
         environment.options = replace(environment.options, event_memory_bytes=8192)
@@ -487,8 +473,8 @@ def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
         assert [event_id for _, event_id in environment.source.posts] == sent
 
 
-def test_id_whose_start_could_not_be_remembered_is_not_approved(tmp_path: Path) -> None:
-    """With no space for one more Started id, approvals are held, until the ids that are kept are 30 days old."""
+def test_approval_is_held_without_space_for_started_ids(tmp_path: Path) -> None:
+    """Until the stored ids are 30 days old."""
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.close()
         environment.options = replace(environment.options, event_memory_bytes=32_768)
@@ -511,8 +497,8 @@ def test_id_whose_start_could_not_be_remembered_is_not_approved(tmp_path: Path) 
         assert [event_id for _, event_id in environment.source.posts] == ["new"]
 
 
-def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> None:
-    """Two objects of one id, one of them Started, in whichever order: it was seen Started, also once alone."""
+def test_id_with_a_started_duplicate_is_not_approved(tmp_path: Path) -> None:
+    """In any order of the two objects, and also if the Scheduled one is later the only one."""
     for number, twins in enumerate(([event(), started(event())], [started(event()), event()])):
         with AgentEnvironment(tmp_path / str(number)) as environment:
             environment.see(document(2, *twins), 3)
@@ -521,8 +507,8 @@ def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> 
             assert environment.agent.status.state.process.decisions[REBOOT.lower()].reason.value == "not-scheduled"
 
 
-def test_an_event_that_only_started_is_not_outdated(tmp_path: Path) -> None:
-    """Approved, away for one answer, back as Started without NotBefore, as Azure writes it: nothing else changed."""
+def test_start_of_an_approved_event_does_not_make_its_approval_outdated(tmp_path: Path) -> None:
+    """Azure removes NotBefore from a Started event; nothing else changes."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 2)
         for number in range(3, 9, 2):
@@ -532,8 +518,8 @@ def test_an_event_that_only_started_is_not_outdated(tmp_path: Path) -> None:
         assert environment.value("approvals_outdated_total") == 0
 
 
-def test_what_is_outdated_is_told_once(tmp_path: Path) -> None:
-    """An event that would be held now, and is away for one answer again and again."""
+def test_outdated_approval_is_recorded_once(tmp_path: Path) -> None:
+    """The event disappears and comes back several times."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 2)
         for number in range(3, 9, 2):
@@ -542,11 +528,10 @@ def test_what_is_outdated_is_told_once(tmp_path: Path) -> None:
         assert len(environment.records("approval.outdated")) == 1
 
 
-def test_a_200_counts_also_where_the_event_was_forgotten_meanwhile(tmp_path: Path) -> None:
-    """The event goes while its POST is on its way, and its history with it: it is never sent again all the same."""
+def test_response_200_counts_after_the_closed_event_was_dropped(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.close()
-        environment.options = replace(environment.options, event_memory_bytes=4096)  # one history is too many
+        environment.options = replace(environment.options, event_memory_bytes=4096)  # too small for one closed event
         environment.start()
         environment.source.hangs = lambda _event_id: 3.0
         environment.see(document(2, event()), 1.5)
@@ -558,8 +543,7 @@ def test_a_200_counts_also_where_the_event_was_forgotten_meanwhile(tmp_path: Pat
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
-def test_memory_that_was_full_makes_room_when_what_it_holds_is_old(tmp_path: Path) -> None:
-    """Held for want of room, the agent approves again after thirty days, though nothing was sent meanwhile."""
+def test_full_memory_of_ids_has_space_again_after_thirty_days(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.close()
         environment.options = replace(environment.options, event_memory_bytes=8192)
@@ -576,8 +560,7 @@ def test_memory_that_was_full_makes_room_when_what_it_holds_is_old(tmp_path: Pat
         assert len(environment.source.posts) > sent
 
 
-def test_a_change_while_the_post_was_on_its_way_is_outdated(tmp_path: Path) -> None:
-    """What was approved is no longer what the rules would approve, and the 200 comes after that."""
+def test_change_during_the_post_makes_the_approval_outdated(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 3.0
         environment.see(document(2, event()), 1.5)
@@ -585,8 +568,8 @@ def test_a_change_while_the_post_was_on_its_way_is_outdated(tmp_path: Path) -> N
         assert len(environment.records("approval.outdated")) == 1
 
 
-def test_what_only_waited_for_its_turn_was_not_sent(tmp_path: Path) -> None:
-    """A POST hangs, the next has its turn only later, and its event goes before: canceled, not in doubt."""
+def test_queued_approval_was_not_sent(tmp_path: Path) -> None:
+    """Its event disappears behind a hanging POST: it is `canceled`, not `ended`."""
     with AgentEnvironment(tmp_path, poll_interval=0.125) as environment:
         environment.source.hangs = lambda _event_id: 4.0
         environment.see(document(2, event(), event("second"), event("third")), 0.13)
@@ -597,8 +580,8 @@ def test_what_only_waited_for_its_turn_was_not_sent(tmp_path: Path) -> None:
         assert "third" not in sent
 
 
-def test_a_post_without_a_thread_was_not_sent(tmp_path: Path) -> None:
-    """A system that gives no thread: the loop goes on, the event is tried again, and nothing is in doubt."""
+def test_post_without_a_thread_is_tried_again(tmp_path: Path) -> None:
+    """The system can't start a thread: the loop continues, and the event isn't in doubt."""
     with AgentEnvironment(tmp_path) as environment:
         environment.no_thread = True
         environment.see(document(2, event()), 3)

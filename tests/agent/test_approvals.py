@@ -1,4 +1,4 @@
-"""What the agent approves, holds and sends, and when: the policy on a running line."""
+"""Decisions and approvals of a running agent: what it holds, what it sends, and when."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ HELD: dict[Reason, tuple[Policy, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("reason", HELD, ids=str)
-def test_held_for_the_right_reason(tmp_path: Path, reason: Reason) -> None:
-    """Whatever stands against an event is published once with its word, counted, and nothing is sent."""
+def test_hold_reason_is_recorded_once_and_counted(tmp_path: Path, reason: Reason) -> None:
+    """Nothing is sent."""
     recorded, given = HELD[reason]
     with AgentEnvironment(tmp_path, recorded, all_events=True) as environment:
         environment.see(document(2, given), 5)
@@ -67,8 +67,8 @@ def test_held_for_the_right_reason(tmp_path: Path, reason: Reason) -> None:
         assert "approval.accepted" not in environment.kinds()
 
 
-def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
-    """Nothing is approved before this VM knows its own name; then it is, with no other record for the first sight."""
+def test_unknown_name_holds_approvals(tmp_path: Path) -> None:
+    """Once the name is known, the event is approved, without a second record of its first sighting."""
     with AgentEnvironment(tmp_path, vm=Vm()) as environment:
         environment.see(document(2, event()), 5)
         assert environment.source.posts == []
@@ -79,8 +79,7 @@ def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
         assert environment.kinds().count("scheduled") == 1
 
 
-def test_held_while_two_names_disagree(tmp_path: Path) -> None:
-    """A configured name that Azure contradicts holds everything that names it."""
+def test_conflicting_names_hold_approvals(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.identity = VmIdentity(VM, conflict=True)
         environment.see(document(2, event()), 3)
@@ -88,8 +87,7 @@ def test_held_while_two_names_disagree(tmp_path: Path) -> None:
         assert environment.reasons() == [Reason.IDENTITY_CONFLICT.value]
 
 
-def test_not_quiet_until_the_other_is_over(tmp_path: Path) -> None:
-    """`when_quiet` waits for another VM's Started event to go."""
+def test_when_quiet_waits_for_a_started_event_of_another_vm(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy(rules=ruled(when_quiet=True))) as environment:
         other = started(event(FREEZE, "Freeze", "web-2"))
         environment.see(document(2, event(), other), 3)
@@ -99,8 +97,7 @@ def test_not_quiet_until_the_other_is_over(tmp_path: Path) -> None:
         assert environment.reasons() == [Reason.NOT_QUIET.value, None]
 
 
-def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
-    """A hold file stops an approval when it appears and lets it go when it is gone."""
+def test_hold_file_is_checked_for_each_decision(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     with AgentEnvironment(tmp_path, policy(hold_file=str(hold))) as environment:
@@ -119,8 +116,8 @@ def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
         assert environment.value("approval_held") == 0
 
 
-def test_prepared_by_a_file(tmp_path: Path) -> None:
-    """`require_file` with the event's id lets it go when the file is there; a folder in its place does not."""
+def test_require_file_waits_for_the_ready_file(tmp_path: Path) -> None:
+    """A folder of that name doesn't count."""
     with AgentEnvironment(tmp_path, policy(rules=ruled(require_file=f"{tmp_path}/ready-{{event_id}}"))) as environment:
         (tmp_path / f"ready-{REBOOT}").mkdir()
         environment.see(document(2, event()), 3)
@@ -134,8 +131,8 @@ def test_prepared_by_a_file(tmp_path: Path) -> None:
 # At START it is 14:13:20 UTC on Monday, the 21st of September 2026.
 
 
-def test_approved_within_the_hours_alone(tmp_path: Path) -> None:
-    """Not a second before they begin, and not from the second on at which they end; each change is told."""
+def test_approval_is_sent_only_within_the_hours(tmp_path: Path) -> None:
+    """From the second they begin until the second before they end; each change of the decision is recorded."""
     with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("14:14-14:15")))) as environment:
         environment.source.refusal = MetadataError("server-error", "busy", status_code=503)
         environment.see(document(2, event()), 200)
@@ -146,8 +143,8 @@ def test_approved_within_the_hours_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: float) -> None:
-    """The clock is asked right before each POST: the disk took so long over the commit, and the hours are over."""
+def test_hours_that_end_during_the_commit_hold_the_approval(tmp_path: Path, seconds: float) -> None:
+    """The clock is read again right before each POST."""
     with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("00:00-14:14")))) as environment:
         environment.live(3)
         environment.clock.go(START + 39.5 - environment.clock.wall)
@@ -162,8 +159,7 @@ def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: 
         assert environment.reasons()[1:] == (["out-of-hours"] if seconds else [])
 
 
-def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
-    """The time of day counts, not how long the process has lived."""
+def test_hours_follow_a_clock_that_is_set(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy(rules=ruled(hours=hours("22:00-05:00")))) as environment:
         environment.see(document(2, event()), 3)
         environment.clock.wall += 9 * 3600
@@ -184,7 +180,7 @@ def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
 def test_settle_counts_a_gap_of_up_to_a_minute_between_equal_documents(
     tmp_path: Path, outage: int, changed: bool, posts: int
 ) -> None:
-    """What both documents show was so in between. After a longer gap the event begins to settle anew."""
+    """After a longer gap, `settle` starts again."""
     with AgentEnvironment(tmp_path, policy(rules=ruled(settle=10.0))) as environment:
         environment.see(document(2, event()), 6)
         environment.see(TIMEOUT, outage)
@@ -196,15 +192,14 @@ def test_settle_counts_a_gap_of_up_to_a_minute_between_equal_documents(
 
 
 def answered_every(environment: AgentEnvironment, seconds: float, body: bytes, times: int) -> None:
-    """Valid documents that are so far apart, with refusals for want of requests in between."""
+    """Let the source return a document at this interval, and 429 in between."""
     for _ in range(times):
         environment.see(MetadataError("throttled", "too many requests", status_code=429), seconds - 2)
         environment.see(body, 2)
 
 
 @pytest.mark.parametrize("reason", ["settling", "not-leader", "source-reset"])
-def test_waiting_ends_although_documents_are_far_apart(tmp_path: Path, reason: str) -> None:
-    """Every second answer is a refusal: what counts observed time goes on all the same."""
+def test_settle_ends_when_every_second_response_is_a_refusal(tmp_path: Path, reason: str) -> None:
     rules = ruled(settle=30.0) if reason == "settling" else ruled()
     given = event(REBOOT, "Reboot", *(["web-0", NAME] if reason == "not-leader" else [NAME]))
     with AgentEnvironment(tmp_path, policy(rules=rules, takeover_after=30.0)) as environment:
@@ -217,8 +212,8 @@ def test_waiting_ends_although_documents_are_far_apart(tmp_path: Path, reason: s
         assert len(environment.source.posts) == 1
 
 
-def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
-    """Through changes, restarts and outages, `dry-run` never sends a POST."""
+def test_dry_run_sends_no_post(tmp_path: Path) -> None:
+    """Through changes, restarts, and outages."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run", coordination=Coordination.ANY)) as environment:
         for number in range(2, 12):
             environment.see(document(number, event(DurationInSeconds=number)), 7)
@@ -231,8 +226,8 @@ def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
 # -- sending
 
 
-def test_one_post_and_never_again(tmp_path: Path) -> None:
-    """After a 200 the event is never POSTed again: not while it stays Scheduled, nor after restarts and changes."""
+def test_accepted_approval_is_never_sent_again(tmp_path: Path) -> None:
+    """Not while the event stays Scheduled, nor after restarts and changes."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 120)
         environment.restart()
@@ -242,11 +237,10 @@ def test_one_post_and_never_again(tmp_path: Path) -> None:
         environment.live(120)
         assert len(environment.source.posts) == 1
         assert environment.kinds().count("approval.accepted") == 1
-        assert environment.value("approval_requests_total") == 0  # of this process
+        assert environment.value("approval_requests_total") == 0  # counted by this process
 
 
-def test_committed_before_it_is_sent(tmp_path: Path) -> None:
-    """When the POST leaves, the decision with its rule and fields is on disk already."""
+def test_decision_is_committed_before_the_post(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         seen: list[list[str]] = []
         environment.source.asked = lambda: seen.append(environment.kinds())
@@ -258,8 +252,8 @@ def test_committed_before_it_is_sent(tmp_path: Path) -> None:
         assert decided.data["decision"]["fields"]["EventSource"] == "User"
 
 
-def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
-    """Without a 200 it is tried again after 5, 10, 20, 40, 60, 60 s; a failure is published once for each reason."""
+def test_failed_approval_is_retried_with_growing_waits(tmp_path: Path) -> None:
+    """After 5, 10, 20, 40, 60, and 60 s; a failure is recorded once per reason."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
         environment.see(document(2, event()), 300)
@@ -275,8 +269,8 @@ def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
         assert environment.records("approval.accepted")[0].data["attempt"] == len(environment.source.posts)
 
 
-def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
-    """From the reading of the document, or from the POST, Azure would be left alone for less than five seconds."""
+def test_retry_wait_begins_with_the_response(tmp_path: Path) -> None:
+    """Otherwise Azure would get the next request after less than five seconds."""
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.takes = lambda: environment.clock.go(0.5)
         environment.source.asked = lambda: environment.clock.go(0.75)
@@ -285,8 +279,7 @@ def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
         assert min(apart(environment.source.posts)) >= 5.75
 
 
-def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None:
-    """The five seconds in which no answer came are those that Azure is left alone for."""
+def test_retry_wait_without_a_response_begins_with_the_post(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.takes = lambda: environment.clock.go(0.5)
         environment.source.asked = lambda: environment.clock.go(5.0)
@@ -295,8 +288,8 @@ def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None
         assert 5.0 <= apart(environment.source.posts)[0] < 7.0  # to the next poll
 
 
-def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
-    """When it was sent, nobody noted: a process that is back at once leaves Azure alone for five seconds of its own."""
+def test_retry_wait_after_a_crash_during_a_post_begins_with_the_process(tmp_path: Path) -> None:
+    """The time of the POST wasn't saved."""
 
     class KilledError(BaseException):
         pass
@@ -318,9 +311,8 @@ def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path
 
 
 @pytest.mark.parametrize("away", [1, 3600])
-def test_it_waits_as_long_as_azure_asks(tmp_path: Path, away: float) -> None:
-    """A `Retry-After` that is longer than the agent's own wait is obeyed. After a restart it begins again: the clock
-    may have been set in between."""
+def test_longer_retry_after_is_obeyed(tmp_path: Path, away: float) -> None:
+    """After a restart the wait begins again, because the clock may have been set."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.refusal = MetadataError("throttled", "HTTP 429", status_code=429, retry_after=30.0)
         environment.see(document(2, event()), 35)
@@ -333,9 +325,8 @@ def test_it_waits_as_long_as_azure_asks(tmp_path: Path, away: float) -> None:
         assert len(environment.source.posts) == 3
 
 
-def test_a_post_that_hangs_keeps_no_other_event_from_its_own(tmp_path: Path) -> None:
-    """Behind a POST that takes the five seconds for which a document is fresh, the next is sent with the next poll;
-    what was not sent is no attempt."""
+def test_hanging_post_delays_the_next_one_until_the_next_poll_only(tmp_path: Path) -> None:
+    """An approval that was not sent isn't an attempt."""
     with AgentEnvironment(tmp_path) as environment:
 
         def hang() -> None:
@@ -349,8 +340,7 @@ def test_a_post_that_hangs_keeps_no_other_event_from_its_own(tmp_path: Path) -> 
         assert [record.data["attempt"] for record in environment.records("approval.accepted")] == [1, 1]
 
 
-def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
-    """A restart is no reason to try sooner, nor a reason to forget to try."""
+def test_retry_wait_continues_after_a_restart(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
         environment.see(document(2, event()), 36)  # attempts at 0, 5, 15, 35
@@ -362,8 +352,8 @@ def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clock", ["both", "wall"])
-def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
-    """When more than 5 s pass between the reading and the POST, on either clock, it is postponed to the next poll."""
+def test_old_document_postpones_the_approval(tmp_path: Path, clock: str) -> None:
+    """More than 5 s between the reading and the POST, on either clock."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.answer = document(2, event())
 
@@ -382,8 +372,8 @@ def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
         assert len(environment.source.posts) == 1
 
 
-def test_nothing_is_sent_while_stopping(tmp_path: Path) -> None:
-    """An agent that was told to stop sends no POST any more, and the next process does."""
+def test_stopping_agent_sends_no_post(tmp_path: Path) -> None:
+    """The next process sends it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.answer = document(2, event())
         environment.stopping = True
@@ -395,8 +385,8 @@ def test_nothing_is_sent_while_stopping(tmp_path: Path) -> None:
         assert len(environment.source.posts) == 1
 
 
-def test_changed_after_approval(tmp_path: Path) -> None:
-    """An approved event that changes so that the rules would hold it is said aloud once, and is not sent again."""
+def test_approved_event_that_changes_is_reported_once(tmp_path: Path) -> None:
+    """The rules would hold it now; it isn't sent again."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 3)
         environment.see(document(3, event(EventSource="Platform")), 5)
@@ -407,8 +397,8 @@ def test_changed_after_approval(tmp_path: Path) -> None:
         assert len(environment.source.posts) == 1
 
 
-def test_a_decision_is_published_when_it_changes(tmp_path: Path) -> None:
-    """Not for each poll, not for what is not Scheduled or already approved, but again when the verdict is another."""
+def test_decision_is_recorded_when_it_changes(tmp_path: Path) -> None:
+    """Not for each poll, nor for an event that isn't Scheduled or is already approved."""
     hold = tmp_path / "hold"
     with AgentEnvironment(tmp_path, policy(mode="dry-run", hold_file=str(hold))) as environment:
         environment.see(document(2, event()), 5)
@@ -421,8 +411,8 @@ def test_a_decision_is_published_when_it_changes(tmp_path: Path) -> None:
         assert len(environment.reasons()) == 3
 
 
-def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
-    """Over restarts and repetitions no two records have the same id."""
+def test_record_ids_are_unique(tmp_path: Path) -> None:
+    """Over restarts and repetitions."""
     with AgentEnvironment(tmp_path) as environment:
         number = 1
         for _ in range(5):
@@ -436,8 +426,8 @@ def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["accepted", "started", "started and over"])
-def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Path, what: str) -> None:
-    """Its history or what is remembered without one: after a 200 nothing is sent again, nor after a start."""
+def test_ids_in_a_late_outbox_prevent_a_second_approval(tmp_path: Path, what: str) -> None:
+    """A closed event, or a remembered id of an accepted or started event."""
     folder, away = tmp_path / "state", tmp_path / "away"
     theirs = [event(f"other-{number}", EventSource="Platform") for number in range(CLOSED_KEPT + 10)]
     shown: list[list[dict[str, Any]]] = [[event()]] if what == "accepted" else [[started(event())]]
@@ -463,8 +453,8 @@ def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Pa
         assert [decision.reason for decision in environment.agent.status.state.process.decisions.values()] == [reason]
 
 
-def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:
-    """What the file knew counts from when it can be read: nothing is sent before the third document."""
+def test_incarnation_in_a_late_outbox_counts(tmp_path: Path) -> None:
+    """A lower number postpones approvals until the third document."""
     folder, away = tmp_path / "state", tmp_path / "away"
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
         environment.see(document(9), 3)

@@ -1,4 +1,4 @@
-"""Interruptions through the whole agent: whose they are said to be, what is counted, and when it polls next."""
+"""Interruptions in the whole agent: their attribution to events, their counts, and the next poll."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> Iterator[AgentEnvironment]:
 
 
 def notice(environment: AgentEnvironment, seconds: float, kind: InterruptionKind = STALL) -> None:
-    """The observer noticed it just now."""
+    """Let the observer return an interruption that it observed just now."""
     environment.observed_interruptions.append(Interruption(kind, seconds, environment.clock.instant()))
 
 
@@ -57,8 +57,8 @@ def summary(environment: AgentEnvironment) -> dict[str, Any]:
     return found
 
 
-def test_quiet_document_holds_no_own_event(environment: AgentEnvironment) -> None:
-    """The observer wakes more rarely only then: not during an event of this VM, a failure, or without a name."""
+def test_observer_slows_down_only_without_an_own_event(environment: AgentEnvironment) -> None:
+    """Not during an event of this VM, a failure, or while the name is unknown."""
     answers: list[bytes | Failure] = [
         document(2, event("neighbour", Resources=["other"])),
         document(3, MIGRATION),
@@ -73,8 +73,7 @@ def test_quiet_document_holds_no_own_event(environment: AgentEnvironment) -> Non
     assert found == [False, True, False, True]
 
 
-def test_sum_longest_and_announced_stand_side_by_side(environment: AgentEnvironment) -> None:
-    """Each record of an event's interruptions carries what it was, and what the event has cost so far."""
+def test_interruption_record_contains_its_length_and_the_totals_of_the_event(environment: AgentEnvironment) -> None:
     starts(environment)
     notice(environment, 3.0)
     environment.live(1)
@@ -95,8 +94,8 @@ def test_sum_longest_and_announced_stand_side_by_side(environment: AgentEnvironm
     assert counted(environment, STEP, False) == (0, 0)
 
 
-def test_what_was_felt_before_the_end_is_in_the_summary(environment: AgentEnvironment) -> None:
-    """Noticed between the last document with the event and the first without: recorded before the closing record."""
+def test_interruption_observed_before_the_end_is_in_the_summary(environment: AgentEnvironment) -> None:
+    """Its record comes before the closing record."""
     starts(environment)
     notice(environment, 4.2, STEP)
     environment.see(document(4))
@@ -107,7 +106,7 @@ def test_what_was_felt_before_the_end_is_in_the_summary(environment: AgentEnviro
 
 
 @pytest.mark.parametrize("kind", list(InterruptionKind))
-def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_summary(
+def test_interruption_that_ends_with_the_event_is_in_the_summary(
     environment: AgentEnvironment, kind: InterruptionKind
 ) -> None:
     """The observer is asked after the document was read and before the event is closed."""
@@ -119,8 +118,8 @@ def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_summary(
     assert summary(environment)["interruption_seconds"] == 4.2
 
 
-def test_what_comes_after_the_end_has_a_record_of_its_own(environment: AgentEnvironment) -> None:
-    """A clock that is corrected some seconds after the event is gone: the totals are in the late record."""
+def test_interruption_after_the_end_has_a_separate_record_with_the_totals(environment: AgentEnvironment) -> None:
+    """A clock is corrected some seconds after the event disappears."""
     starts(environment)
     notice(environment, 3.0)
     environment.see(document(4), 20)
@@ -136,8 +135,7 @@ def test_what_comes_after_the_end_has_a_record_of_its_own(environment: AgentEnvi
     assert "8 s in 2 pieces, the longest 5 s" in page
 
 
-def test_none_observed_is_not_zero(environment: AgentEnvironment) -> None:
-    """An event in which nothing was felt has a count of none, and no seconds."""
+def test_event_without_interruption_has_count_zero_and_no_seconds(environment: AgentEnvironment) -> None:
     starts(environment)
     environment.see(document(4))
     found = summary(environment)
@@ -147,8 +145,8 @@ def test_none_observed_is_not_zero(environment: AgentEnvironment) -> None:
     assert observed_interruption(found).replace("\u00a0", " ") == "none observed (≥ 0.2 s)"
 
 
-def test_an_event_that_shows_only_in_the_next_document(environment: AgentEnvironment) -> None:
-    """A freeze is over before we read that it started: the interruption waits for two polls."""
+def test_interruption_waits_two_polls_for_its_event(environment: AgentEnvironment) -> None:
+    """A freeze can end before the document shows its start."""
     environment.see(document(2, MIGRATION), 60)
     notice(environment, 5.0, STEP)
     environment.live(1)
@@ -158,9 +156,8 @@ def test_an_event_that_shows_only_in_the_next_document(environment: AgentEnviron
     assert found["attributed"] is True
 
 
-def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(environment: AgentEnvironment) -> None:
-    """A host that moves the VM does not answer either. The record does not wait for the document that shows the start;
-    the event's closing record counts it."""
+def test_interruption_during_an_outage_is_in_the_summary_of_its_event(environment: AgentEnvironment) -> None:
+    """A host that moves the VM doesn't respond either. The record doesn't wait for the document with the start."""
     environment.see(document(2, MIGRATION), 60)
     environment.source.answer = MetadataError("timeout", "no answer")
     environment.live(1)
@@ -179,10 +176,10 @@ def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(e
 
 
 @pytest.mark.parametrize("started_before", [True, False])
-def test_interruption_is_on_disk_within_its_patience_while_the_service_is_silent(
+def test_interruption_is_committed_in_time_during_an_outage(
     environment: AgentEnvironment, started_before: bool
 ) -> None:
-    """With failed polls too, under the time of observation; a killed process loses nothing of it."""
+    """Under the time of observation; a killed process doesn't lose it."""
     environment.see(document(2, MIGRATION), 60)
     if started_before:
         environment.see(document(3, started(MIGRATION)), 5)
@@ -196,11 +193,11 @@ def test_interruption_is_on_disk_within_its_patience_while_the_service_is_silent
     (record,) = environment.records("interruption.observed")
     assert record.time == observed
     assert record.data["interruption"]["attributed"] is started_before
-    assert counted(environment, STEP, started_before) == (0, 0)  # counted by the process before
+    assert counted(environment, STEP, started_before) == (0, 0)  # counted by the previous process
 
 
-def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(environment: AgentEnvironment) -> None:
-    """The answer takes as long as the first one ever may; meanwhile outage and interruption are recorded."""
+def test_interruption_is_recorded_during_a_hanging_poll(environment: AgentEnvironment) -> None:
+    """So is the outage; the response takes as long as the first one may."""
     environment.see(document(2, MIGRATION), 5)
     environment.see(document(3, started(MIGRATION)), 5)
 
@@ -227,8 +224,10 @@ def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(environ
         (-3600.0, STEP, "The clock of this VM was set back by 3600.0 s while no event of this VM was Started"),
     ],
 )
-def test_of_no_event(environment: AgentEnvironment, seconds: float, kind: InterruptionKind, sentence: str) -> None:
-    """With no event to blame it is said as what it was. A clock set back is a record, and no time in the histogram."""
+def test_interruption_without_an_event_is_recorded_as_unattributed(
+    environment: AgentEnvironment, seconds: float, kind: InterruptionKind, sentence: str
+) -> None:
+    """A clock that is set back is recorded, but not in the histogram."""
     notice(environment, seconds, kind)
     environment.live(6)
     (record,) = environment.records("interruption.observed")
@@ -239,8 +238,7 @@ def test_of_no_event(environment: AgentEnvironment, seconds: float, kind: Interr
     assert counted(environment, kind, True) == (0, 0)
 
 
-def test_a_clock_set_back_during_an_event_is_not_that_events(environment: AgentEnvironment) -> None:
-    """An administrator's or NTP's doing: the event's sum stays what it was."""
+def test_clock_set_back_during_an_event_is_not_attributed(environment: AgentEnvironment) -> None:
     starts(environment)
     notice(environment, -2.0, STEP)
     environment.live(1)
@@ -249,8 +247,7 @@ def test_a_clock_set_back_during_an_event_is_not_that_events(environment: AgentE
     assert summary(environment)["interruptions_observed"] == 0
 
 
-def test_an_event_of_a_neighbour_does_not_interrupt_us(environment: AgentEnvironment) -> None:
-    """In a scale set the document names the others' events too."""
+def test_interruption_is_not_attributed_to_a_neighbours_event(environment: AgentEnvironment) -> None:
     theirs = event(FREEZE, "Freeze", "web-9", DurationInSeconds=9)
     environment.see(document(2, theirs), 10)
     environment.see(document(3, started(theirs)), 3)
@@ -260,8 +257,8 @@ def test_an_event_of_a_neighbour_does_not_interrupt_us(environment: AgentEnviron
     assert found["attributed"] is False
 
 
-def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(environment: AgentEnvironment) -> None:
-    """Stalls without end: every one is counted, twenty an hour are told, and an event's own are still told."""
+def test_interruption_records_are_limited_per_hour(environment: AgentEnvironment) -> None:
+    """The histogram counts all; those of an event are recorded beyond the limit."""
     for _ in range(60):
         notice(environment, 0.3)
         environment.live(1)
@@ -278,8 +275,7 @@ def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(environment: A
     assert recorded(environment)[-1]["seconds"] == 0.4
 
 
-def test_an_event_without_end_of_stalls_has_them_all_in_its_summary(environment: AgentEnvironment) -> None:
-    """Twenty an hour are told while it goes on; the summary has the rest, and what comes after it is told again."""
+def test_summary_contains_interruptions_beyond_the_record_limit(environment: AgentEnvironment) -> None:
     starts(environment)
     for _ in range(60):
         notice(environment, 0.5)
@@ -293,8 +289,8 @@ def test_an_event_without_end_of_stalls_has_them_all_in_its_summary(environment:
     assert recorded(environment)[-1]["total_seconds"] == 31.5
 
 
-def test_stopping_tells_what_still_waits(environment: AgentEnvironment) -> None:
-    """An interruption that waits for its event when the agent stops is told as nobody's, before the last word."""
+def test_stop_records_waiting_interruptions(environment: AgentEnvironment) -> None:
+    """Without an event, before the last record of the process."""
     notice(environment, 5.0)
     environment.live(1)
     notice(environment, 6.0)
@@ -303,8 +299,7 @@ def test_stopping_tells_what_still_waits(environment: AgentEnvironment) -> None:
     assert environment.kinds()[-1] == "agent.stopped"
 
 
-def test_an_interruption_comes_back_from_its_bytes(environment: AgentEnvironment) -> None:
-    """The record is JSON like all others."""
+def test_interruption_record_survives_a_json_round_trip(environment: AgentEnvironment) -> None:
     starts(environment)
     notice(environment, 3.25)
     environment.live(1)
@@ -312,7 +307,7 @@ def test_an_interruption_comes_back_from_its_bytes(environment: AgentEnvironment
     assert Record.from_json(record.to_json()) == record
 
 
-# -- what is right at once afterwards
+# -- the next poll
 
 
 @dataclass(frozen=True)
@@ -331,8 +326,8 @@ JUMPS = [
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_polling_goes_on_as_if_nothing_had_been(environment: AgentEnvironment, jump: Jump) -> None:
-    """However the clocks moved: one poll as soon as one is due, none made up for, and the next a second later."""
+def test_polling_continues_at_its_interval_after_an_interruption(environment: AgentEnvironment, jump: Jump) -> None:
+    """However the clocks moved: one poll when it is due, and the next a second later."""
     environment.live(5)
     began = len(environment.kept)
     wait = environment.agent.tick()

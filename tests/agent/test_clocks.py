@@ -1,5 +1,8 @@
-"""Spans are measured by the clock that nobody can set; over a restart, where only the wall clock is left, what it can't
-know is said to be unknown. Turned by hand, with the real core, outbox, metrics and page."""
+"""Durations under clock changes, driven by hand, with the real core, outbox, metrics, and page.
+
+A duration is measured by the monotonic clock. After a restart only the wall clock is left: a duration that it can't
+prove is unknown.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.support.agent_environment import FREEZE, REBOOT, TIMEOUT, AgentEnviro
 from tests.support.status_reading import answered
 
 STEPS = pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 86_400.0])
-"""Seconds by which somebody sets the clock of the VM."""
+"""Seconds by which an operator sets the clock of the VM."""
 DAY = 86_400.0
 
 
@@ -31,7 +34,7 @@ def only(environment: AgentEnvironment, kind: str) -> Mapping[str, Any]:
 
 
 def spans(found: Any, under: str = "") -> Mapping[str, float]:
-    """Every number of a record that says how long something took. A step of the clock itself may be negative."""
+    """Return every duration in a record. The step of the clock itself may be negative."""
     if not isinstance(found, Mapping):
         return {}
     said = ("announced_duration_seconds", "documented_minimum_notice_seconds")
@@ -50,8 +53,8 @@ def spans(found: Any, under: str = "") -> Mapping[str, float]:
 
 
 @STEPS
-def test_warming_lasts_five_minutes_whatever_the_clock_is_set_to(tmp_path: Path, step: float) -> None:
-    """Five minutes after the first answer ever, by a clock that can't be set."""
+def test_warmup_takes_five_minutes_on_the_monotonic_clock(tmp_path: Path, step: float) -> None:
+    """Whatever the wall clock is set to."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 60)
         environment.clock.wall += step
@@ -65,8 +68,8 @@ def test_warming_lasts_five_minutes_whatever_the_clock_is_set_to(tmp_path: Path,
 
 @STEPS
 @pytest.mark.parametrize("answers", [True, False])
-def test_warming_after_a_restart_ends_five_minutes_later_at_most(tmp_path: Path, step: float, answers: bool) -> None:
-    """Over a restart the wall clock may shorten it, and never makes it longer than five more minutes."""
+def test_warmup_after_a_restart_ends_within_five_minutes(tmp_path: Path, step: float, answers: bool) -> None:
+    """After a restart, the wall clock can only shorten it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 120)
         environment.clock.wall += step
@@ -79,8 +82,8 @@ def test_warming_after_a_restart_ends_five_minutes_later_at_most(tmp_path: Path,
         assert environment.value("source_warming") == 0
 
 
-def test_a_number_that_starts_again_warms_for_five_minutes(tmp_path: Path) -> None:
-    """The service may have been switched off and on: again five minutes, whatever was seen before."""
+def test_restarted_incarnation_starts_a_new_warmup(tmp_path: Path) -> None:
+    """The service may have been disabled and enabled again."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(7, event()), 5)
         environment.see(document(8), 400)
@@ -91,8 +94,8 @@ def test_a_number_that_starts_again_warms_for_five_minutes(tmp_path: Path) -> No
         assert environment.value("source_warming") == 0
 
 
-def test_an_event_ends_the_warming_at_once(tmp_path: Path) -> None:
-    """Who delivers events is enabled: also a neighbour's event, also after it is gone, also over a restart."""
+def test_event_ends_the_warmup_at_once(tmp_path: Path) -> None:
+    """A neighbour's event too; also after it is removed, and after a restart."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 5)
         assert environment.value("source_warming") == 1
@@ -110,8 +113,8 @@ def test_an_event_ends_the_warming_at_once(tmp_path: Path) -> None:
 
 
 @STEPS
-def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
-    """The process lived through it: forty seconds are forty, told once, whatever was done to the clock meanwhile."""
+def test_outage_duration_ignores_clock_changes(tmp_path: Path, step: float) -> None:
+    """Within one process, forty seconds are recorded as forty, once."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 400)
         environment.see(TIMEOUT, 20)
@@ -124,8 +127,8 @@ def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
         assert said.startswith("The metadata service has been failing for 1")
 
 
-def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> None:
-    """No number is made up, and none is negative; the silence that was observed is known all the same."""
+def test_gap_is_unknown_if_the_clock_was_set_back_during_a_restart(tmp_path: Path) -> None:
+    """The observed part of the outage is still known."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(TIMEOUT, 20)
         environment.clock.wall -= 3600
@@ -141,8 +144,8 @@ def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> 
 
 
 @STEPS
-def test_silence_over_a_restart_is_measured_apart_from_the_absence(tmp_path: Path, step: float) -> None:
-    """The silence by the clock that can't be set, from one failed poll to the next; the absence by the wall clock."""
+def test_outage_over_a_restart_is_separate_from_the_gap(tmp_path: Path, step: float) -> None:
+    """The outage is measured by the monotonic clock between failed polls, the gap by the wall clock."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(TIMEOUT, 20)
         environment.restart(100)
@@ -156,9 +159,8 @@ def test_silence_over_a_restart_is_measured_apart_from_the_absence(tmp_path: Pat
 
 
 @pytest.mark.parametrize("mono", [0.0, 1_000.0])
-def test_an_outage_is_told_at_ten_seconds_sharp(tmp_path: Path, mono: float) -> None:
-    """Also where the turn comes at that very moment, and where the machine has just been switched on: no turn is for
-    nothing."""
+def test_outage_is_recorded_after_exactly_ten_seconds(tmp_path: Path, mono: float) -> None:
+    """Also if a pass runs at that moment, and right after the machine was switched on; no pass is wasted."""
     with AgentEnvironment(tmp_path) as environment:
         environment.clock.mono = mono
         environment.start_again()
@@ -173,11 +175,11 @@ def test_an_outage_is_told_at_ten_seconds_sharp(tmp_path: Path, mono: float) -> 
         assert len(environment.records("source.unavailable")) == 1
 
 
-# -- the story of an event
+# -- life cycle of an event
 
 
 def whole_life(environment: AgentEnvironment, *steps: float) -> None:
-    """Scheduled for 30 s, Started for 20 s, gone; the clock is set in each part."""
+    """Run an event: Scheduled for 30 s, Started for 20 s, removed; the clock is set in each part."""
     first, second = steps
     environment.see(document(2, event()), 15)
     environment.clock.wall += first
@@ -189,8 +191,8 @@ def whole_life(environment: AgentEnvironment, *steps: float) -> None:
 
 
 @STEPS
-def test_a_summary_tells_spans_as_they_were(tmp_path: Path, step: float) -> None:
-    """Waiting and lasting are measured by the clock that can't be set, in the record, the timeline and the page."""
+def test_summary_durations_ignore_clock_changes(tmp_path: Path, step: float) -> None:
+    """In the record, the timeline, and the page."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         whole_life(environment, step, step)
@@ -204,8 +206,8 @@ def test_a_summary_tells_spans_as_they_were(tmp_path: Path, step: float) -> None
 
 
 @STEPS
-def test_no_span_of_a_record_is_negative_or_made_up(tmp_path: Path, step: float) -> None:
-    """A minute lived through by one process makes no span of an hour; notice is counted by Azure's clock and ours."""
+def test_durations_in_records_are_plausible(tmp_path: Path, step: float) -> None:
+    """No duration is negative or longer than the minute that passed; the notice is Azure's time minus the VM's."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(TIMEOUT, 15)
@@ -217,8 +219,8 @@ def test_no_span_of_a_record_is_negative_or_made_up(tmp_path: Path, step: float)
 
 
 @pytest.mark.parametrize("step", [-3_600.0, -100.0])
-def test_over_a_restart_and_a_clock_set_back_spans_are_unknown(tmp_path: Path, step: float) -> None:
-    """How long the agent was away nobody knows: null, in the record, and words for it elsewhere."""
+def test_durations_are_unknown_after_a_restart_and_a_clock_set_back(tmp_path: Path, step: float) -> None:
+    """Null in the record, and a text elsewhere."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, event(EventSource="Platform")), 15)
@@ -238,8 +240,8 @@ def test_over_a_restart_and_a_clock_set_back_spans_are_unknown(tmp_path: Path, s
         assert "None" not in page_of(environment)
 
 
-def test_over_a_restart_the_wall_clock_is_good_enough_for_a_summary(tmp_path: Path) -> None:
-    """What both processes saw is told, with the gap beside it."""
+def test_summary_after_a_restart_uses_the_wall_clock(tmp_path: Path) -> None:
+    """It contains the gap too."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, started(event())), 10)
@@ -261,8 +263,7 @@ def counted(environment: AgentEnvironment, name: str, kind: str = "Reboot") -> t
     ) or 0.0
 
 
-def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
-    """Started seen to gone, in seconds."""
+def test_started_duration_without_a_gap_is_in_the_histogram(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, started(event())), 10)
@@ -273,8 +274,7 @@ def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_gap_before_the_start_is_no_matter(tmp_path: Path, before: bool) -> None:
-    """Only what lies between Started seen and gone counts."""
+def test_gap_before_the_start_does_not_affect_the_histogram(tmp_path: Path, before: bool) -> None:
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, event()), 5)
@@ -287,8 +287,7 @@ def test_a_gap_before_the_start_is_no_matter(tmp_path: Path, before: bool) -> No
 
 @pytest.mark.parametrize("away", [1.0, 3 * DAY])
 @pytest.mark.parametrize("gone", [True, False])
-def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: bool) -> None:
-    """A restart while it was Started: how long it was so is not known well enough for a histogram."""
+def test_restart_during_a_started_event_keeps_it_out_of_the_histogram(tmp_path: Path, away: float, gone: bool) -> None:
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, started(event())), 10)
@@ -302,8 +301,8 @@ def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: 
 
 
 @STEPS
-def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: Path, step: float) -> None:
-    """After a gap or a restart it may have been there for longer; a clock that was set is a gap."""
+def test_notice_is_in_the_histogram_only_without_a_gap_before(tmp_path: Path, step: float) -> None:
+    """After a gap, a restart, or a clock change, the event may have been in the document earlier."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.clock.wall += step
@@ -314,12 +313,12 @@ def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: P
         assert counted(environment, "notice_seconds")[0] == unbroken
 
 
-# -- words and freshness
+# -- texts and freshness
 
 
 @STEPS
-def test_the_page_says_for_how_long(tmp_path: Path, step: float) -> None:
-    """ "On for" and "ago" are measured by the clock that can't be set, and nothing that was is said to come."""
+def test_page_durations_ignore_clock_changes(tmp_path: Path, step: float) -> None:
+    """A past time isn't shown as a future one."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(1), 5)
         environment.see(document(2, started(event())), 10)
@@ -335,8 +334,8 @@ def test_the_page_says_for_how_long(tmp_path: Path, step: float) -> None:
 
 
 @STEPS
-def test_the_age_of_what_is_shown_is_its_age(tmp_path: Path, step: float) -> None:
-    """With a source that fails: fresh for 30 s and old after that, on the page and for /-/ready."""
+def test_document_is_fresh_for_thirty_seconds_during_an_outage(tmp_path: Path, step: float) -> None:
+    """On the page and for /-/ready."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(1), 400)
         environment.see(TIMEOUT, 10)
@@ -356,7 +355,7 @@ def test_the_age_of_what_is_shown_is_its_age(tmp_path: Path, step: float) -> Non
 
 @STEPS
 @pytest.mark.parametrize("kind", list(InterruptionKind))
-def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
+def test_interruption_is_attributed_whatever_the_clock_is_set_to(
     tmp_path: Path, step: float, kind: InterruptionKind
 ) -> None:
     """While an event is Started, and a clock step for half a minute after it."""
@@ -375,7 +374,7 @@ def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
         assert recorded == [True, kind is InterruptionKind.CLOCK_STEP, False]
 
 
-# -- how soon it looks again
+# -- wait before the next poll
 
 
 @pytest.mark.parametrize(
@@ -384,10 +383,10 @@ def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
     ids=["no answer", "no document", "500", "refused"],
 )
 @pytest.mark.parametrize("poll_interval", [1.0, 60.0])
-def test_after_bad_answers_the_next_poll_comes_within_two_seconds(
+def test_invalid_documents_delay_the_next_poll_by_two_seconds_at_most(
     tmp_path: Path, bad: bytes | MetadataError, poll_interval: float
 ) -> None:
-    """However many there were: a Spot eviction has thirty seconds of notice."""
+    """A Spot eviction comes with 30 s of notice."""
     with AgentEnvironment(tmp_path, poll_interval=poll_interval) as environment:
         environment.live(poll_interval + 1)
         environment.see(bad, poll_interval)
@@ -404,8 +403,9 @@ def test_after_bad_answers_the_next_poll_comes_within_two_seconds(
         (MetadataError("throttled", status_code=429, retry_after=60.0), 59, 61),
     ],
 )
-def test_what_asks_to_be_left_alone_is(tmp_path: Path, bad: MetadataError, least: float, most: float) -> None:
-    """A refusal waits for a person, and `Retry-After` is obeyed."""
+def test_refusals_and_retry_after_delay_the_next_poll(
+    tmp_path: Path, bad: MetadataError, least: float, most: float
+) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.see(bad, 2)
