@@ -1,4 +1,4 @@
-"""From the outbox to a destination: order, backoff, dead letters, sleep, and destinations that misbehave."""
+"""Delivery from the outbox: order, backoff, dead letters, sleep, and destinations that misbehave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.outbox_content import a_record as large_record
 
 @dataclass
 class Backend:
-    """A destination that does what a test says, record by record."""
+    """A destination with a scripted result for each record."""
 
     refuse: Callable[[Sequence[Record]], Exception | None] = lambda _records: None
     batch_size: int = 10
@@ -71,13 +71,12 @@ class Backend:
         (1, Retryable("unauthorized", retry_after=120.0, needs_operator=True), 0.0, 120.0),
     ],
 )
-def test_backoff(failures: int, failure: Retryable, jitter: float, seconds: float) -> None:
-    """1, 2, 4, 8, 15 s, shortened by up to a fifth; 60 where a person must act; never less than was asked for."""
+def test_backoff_grows_with_jitter(failures: int, failure: Retryable, jitter: float, seconds: float) -> None:
+    """1, 2, 4, 8, 15 s, shortened by up to a fifth; 60 s for an operator; never less than `retry_after`."""
     assert backoff(failures, failure, jitter) == pytest.approx(seconds)
 
 
-def test_in_order_in_batches(tmp_path: Path) -> None:
-    """Each event's records arrive in their order, in batches of one event, each exactly once."""
+def test_records_are_sent_once_and_in_order_in_batches(tmp_path: Path) -> None:
     wanted = scenarios(events=3, each=30)
     with Line(tmp_path, Backend()) as line:
         line.put(*wanted)
@@ -92,10 +91,10 @@ def test_in_order_in_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "seconds"), [(None, IDLE_SECONDS), (17.5, 17.5), (1e-9, 1e-9), (10 * IDLE_SECONDS, IDLE_SECONDS)]
 )
-def test_it_sleeps_until_the_destination_has_something_to_do(
+def test_idle_delivery_sleeps_until_the_destination_is_due(
     tmp_path: Path, wanted: float | None, seconds: float
 ) -> None:
-    """With nothing to send, the destination says when it wants to be called again, within the longest sleep."""
+    """At most for the longest sleep."""
     backend = Backend(idle_seconds=wanted)
     with Line(tmp_path, backend) as line:
         assert [line.turn() for _ in range(3)] == [seconds] * 3
@@ -103,8 +102,8 @@ def test_it_sleeps_until_the_destination_has_something_to_do(
     assert backend.closed == 1
 
 
-def test_a_file_that_cannot_be_opened_is_looked_at_again(tmp_path: Path) -> None:
-    """Nobody wakes a delivery when the file with its old records is opened at last: it looks each second."""
+def test_unreadable_outbox_is_polled_each_second(tmp_path: Path) -> None:
+    """No commit wakes the delivery when the file with old records can be opened."""
     wanted = [a_record(1)]
     with Line(tmp_path, Backend()) as line:
         line.put(*wanted)
@@ -122,8 +121,8 @@ def test_a_file_that_cannot_be_opened_is_looked_at_again(tmp_path: Path) -> None
         assert line.turn() == IDLE_SECONDS
 
 
-def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
-    """A failure that came and went is said to be over by the sleep's end, though nothing is sent any more."""
+def test_recovery_is_logged_by_an_idle_delivery(tmp_path: Path) -> None:
+    """After its longest sleep, without another send."""
     errors: list[Exception] = [Retryable("connect", "refused")]
     with Line(tmp_path, Backend(lambda _records: errors.pop() if errors else None)) as line:
         line.put(a_record(1))
@@ -134,8 +133,8 @@ def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
         assert line.clock.mono - since <= QUIET_SECONDS + IDLE_SECONDS
 
 
-def test_a_sleeping_thread_is_woken_by_a_record(tmp_path: Path) -> None:
-    """It delivers at once what is committed, sleeps again without asking the destination anything, and ends at once."""
+def test_commit_wakes_a_sleeping_thread(tmp_path: Path) -> None:
+    """It delivers at once, sleeps again without calling the destination, and stops at once."""
     backend = Backend()
     with Line(tmp_path, Backend()) as line:
         thread = DeliveryThread(backend.name, lambda: backend, line.outbox, line.sink, Log(io.StringIO()))
@@ -155,8 +154,8 @@ def test_a_sleeping_thread_is_woken_by_a_record(tmp_path: Path) -> None:
     assert backend.closed == 1
 
 
-def test_one_bad_record_of_a_batch(tmp_path: Path) -> None:
-    """When a batch is refused, only the records that are refused alone are parked, and batches come back."""
+def test_rejected_record_of_a_batch_is_parked_alone(tmp_path: Path) -> None:
+    """The other records are sent, and batches become large again."""
     wanted = [a_record(number, subject="one") for number in range(1, 26)]
     bad = {wanted[3].id, wanted[9].id}
     backend = Backend(lambda records: Permanent("rejected", "no") if bad & {record.id for record in records} else None)
@@ -171,8 +170,7 @@ def test_one_bad_record_of_a_batch(tmp_path: Path) -> None:
         assert line.waits == [1] * (CERTAIN - 1)
 
 
-def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
-    """An exception that nobody foresaw is counted and said, and the record is tried again slowly."""
+def test_internal_error_is_counted_logged_and_retried(tmp_path: Path) -> None:
     errors: list[Exception] = [ZeroDivisionError("oops")]
     backend = Backend(lambda _records: errors.pop() if errors else None)
     with Line(tmp_path, backend) as line:
@@ -186,8 +184,8 @@ def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
         assert "ZeroDivisionError" in line.logged()
 
 
-def test_early_calls_wait(tmp_path: Path) -> None:
-    """Woken before its time, it says how long there is still to wait, and sends nothing."""
+def test_early_call_returns_the_remaining_wait(tmp_path: Path) -> None:
+    """Nothing is sent."""
     backend = Backend(lambda _records: Retryable("connect"))
     with Line(tmp_path, backend) as line:
         line.put(a_record(1))
@@ -198,8 +196,7 @@ def test_early_calls_wait(tmp_path: Path) -> None:
         assert len(backend.batches) == 2
 
 
-def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
-    """A destination that is down for long is one line in the log, and one when it is back."""
+def test_failure_and_recovery_are_logged_once(tmp_path: Path) -> None:
     down = [True]
     backend = Backend(lambda _records: Retryable("connect", "refused") if down else None)
     with Line(tmp_path, backend) as line:
@@ -213,8 +210,8 @@ def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
         assert line.reasons() == {"connect": 50}
 
 
-def test_flapping_is_one_trouble(tmp_path: Path) -> None:
-    """A collector that refuses every other send by its limit is two lines: when it begins, and when it is over."""
+def test_flapping_destination_is_logged_as_one_failure(tmp_path: Path) -> None:
+    """A collector that rejects every other request by a rate limit is logged twice: failure and recovery."""
     sends = [0]
 
     def limited(_records: object) -> Retryable | None:
@@ -243,8 +240,8 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
         assert line.logged().count("event=destination.recovered") == 1
 
 
-def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
-    """While the disk refuses acknowledgements, what is on it is still delivered, each once; then it is settled."""
+def test_delivery_continues_while_the_disk_rejects_writes(tmp_path: Path) -> None:
+    """Records on disk are sent once each; the acknowledgements are saved later."""
     wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 4)]
     backend = Backend()
     with Line(tmp_path, backend) as line:
@@ -264,8 +261,7 @@ def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
         assert line.turn() == IDLE_SECONDS
 
 
-def test_over_a_restart(tmp_path: Path) -> None:
-    """A new process goes on where the last acknowledgement was."""
+def test_restart_continues_after_the_last_acknowledgement(tmp_path: Path) -> None:
     wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 6)]
     backend = Backend()
     with Line(tmp_path, backend) as line:
@@ -277,8 +273,8 @@ def test_over_a_restart(tmp_path: Path) -> None:
     assert backend.taken == [record.id for record in wanted]
 
 
-def test_a_damaged_outbox_is_no_failure_of_the_destination(tmp_path: Path) -> None:
-    """While the file is in doubt nothing is counted against the destination; what is left of it arrives afterwards."""
+def test_damaged_outbox_is_not_counted_as_a_failure_of_the_destination(tmp_path: Path) -> None:
+    """The readable records are sent afterwards."""
     wanted = [large_record(number, subject=f"event-{number}", size=3_000) for number in range(1_500)]
     backend = Backend(subjects=None, batch_size=100)
     with Line(tmp_path, backend) as line:
@@ -291,7 +287,7 @@ def test_a_damaged_outbox_is_no_failure_of_the_destination(tmp_path: Path) -> No
         line.go(until=lambda: line.delivery.tick() == LOOK_AGAIN_SECONDS)
         assert line.logged().count("event=outbox.unwritable") == 1
         assert line.turn() == LOOK_AGAIN_SECONDS
-        line.outbox.used()  # as the agent asks each second
+        line.outbox.used()  # as the agent does each second
         line.go()
         lost = sum(count for _, count in line.outbox.lost)
         assert 0 < lost <= 4

@@ -1,5 +1,7 @@
-"""Batches of several events, acknowledged in part, refused, taken in silence, cut by a crash: nothing is lost, each
-event is in order, and only what is refused is parked (`test_parking` has the rule for that)."""
+"""Batches of several events: acknowledged in part, rejected, accepted without an acknowledgement, or cut by a crash.
+
+No record is lost, each event is in order, and only rejected records are parked (`test_parking` tests that rule).
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ SUBJECTS: Final = ("a", "b", "c", "d", "e", "f")
 
 
 class Crash(BaseException):
-    """The process dies in the middle of a send."""
+    """The process ends during a send."""
 
 
 @dataclass(frozen=True)
 class Mood:
-    """What befalls one send. By subject, as far as `words` goes, and then fine.
+    """The result of one send, by subject as far as `words` has one; then `fine`.
 
-    fine: taken and acknowledged · silent: taken, the acknowledgement is lost · away: not taken. With `crash` the agent
-    dies when all that is over; `smaller` is what the failure says of itself.
+    fine: accepted and acknowledged · silent: accepted, the acknowledgement is lost · away: not accepted. With `crash`
+    the agent is killed after that. `smaller` is the member of the failure.
     """
 
     words: tuple[str, ...] = ()
@@ -45,7 +47,7 @@ class Mood:
 
 @dataclass
 class Backend:
-    """Takes each subject of a batch by itself, as lanes do, or with `subjects` None the batch as one request."""
+    """Handles each subject of a batch separately, as parallel connections do; with `subjects` None the whole batch."""
 
     bad: frozenset[str]
     subjects: int | None
@@ -86,10 +88,10 @@ class Backend:
         yield from ([list(records)] if self.subjects is None else of.values())
 
     def idle(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 MOODS = st.builds(
@@ -108,11 +110,10 @@ STEPS = st.lists(st.lists(st.sampled_from(SUBJECTS), max_size=12) | MOODS, max_s
     subjects=st.sampled_from([1, 2, 4, None]),
     batch_size=st.integers(1, 12),
 )
-def test_whatever_befalls_a_batch(
+def test_batch_with_any_failures_is_delivered(
     steps: list[list[str] | Mood], bad: frozenset[int], subjects: int | None, batch_size: int
 ) -> None:
-    """All good records arrive, first copies in order per event; the bad ones are parked once others were accepted after
-    them, and none is lost."""
+    """All valid records arrive, first copies in order per event; rejected ones are parked, and none is lost."""
     numbers = itertools.count()
     backend = Backend(frozenset(a_record(number).id for number in bad), subjects, batch_size)
     wanted: list[Record] = []
@@ -135,7 +136,10 @@ def test_whatever_befalls_a_batch(
                 line.put(*some)
         backend.mood = Mood()
         with line:
-            for number in (1_000, 1_001):  # of several bad ones in a row some are tried only after the first of these
+            for number in (
+                1_000,
+                1_001,
+            ):  # of several rejected ones in a row, some are tried only after the first of these
                 wanted.append(a_record(number, subject=f"last-{number}"))
                 line.put(wanted[-1])
                 for _ in range(300):
@@ -157,11 +161,10 @@ def test_whatever_befalls_a_batch(
     limit=st.integers(1, 15),
     wanted=st.sampled_from([1, 2, 4, None]),
 )
-def test_a_batch_is_the_head_of_each_subject_that_it_has(
+def test_batch_contains_the_oldest_records_of_each_of_its_subjects(
     subjects: list[str], settled: set[int], limit: int, wanted: int | None
 ) -> None:
-    """Of each subject of a batch the oldest records that wait, without a gap; the oldest of all is the first; and with
-    no number of subjects it is the head of the whole queue."""
+    """Without a gap, the oldest of all first; without a number of subjects it is the head of the queue."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         outbox = opened(Path(folder) / "o.db", names=("otlp",))
         outbox.commit(STATE, [a_small_record(number, subject) for number, subject in enumerate(subjects)])
@@ -182,8 +185,8 @@ def test_a_batch_is_the_head_of_each_subject_that_it_has(
         assert mine == [number for number in waiting if subjects[number] == subject][: len(mine)]
 
 
-def test_a_batch_is_bounded_by_bytes(tmp_path: Path) -> None:
-    """However many records may be in a batch, no more is read than the bound, but for one record that is over it."""
+def test_batch_size_is_limited_in_bytes(tmp_path: Path) -> None:
+    """Except for a single record that exceeds the limit."""
     each = outbox_queue.BATCH_BYTES // 3
     outbox = opened(tmp_path / "o.db", 50 << 20, names=("otlp",))
     large = [a_small_record(number, size=each) for number in range(5)]

@@ -1,7 +1,7 @@
-"""Every story has a beginning and an end: what is told or counted to begin is to end, once, and the other way round.
+"""Complete life cycles: each recorded or counted beginning of an event has one end, and each end one beginning.
 
-The document names neighbours, `Resources` change, the own name becomes known late or is another after a restart. The
-documents are made here, the agent and its outbox are the real ones, and `replay` has to tell the same.
+The document names neighbours, `Resources` change, and the VM's name becomes known late or changes with a restart. Agent
+and outbox are the real ones, and `replay` must print the same.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SCHEMA: Final = json.loads(
 
 
 def recorded(environment: AgentEnvironment, event_id: str = REBOOT) -> list[str]:
-    """The transitions of one event that were published."""
+    """Return the published transitions of one event."""
     kinds = (*FIRST, "updated", *CLOSING)
     return [found.kind for found in environment.records(*kinds) if found.subject.casefold() == event_id.casefold()]
 
 
 def counted(environment: AgentEnvironment, name: str) -> float:
-    """All that a counter has counted, whatever its labels."""
+    """Return the sum of a counter over all labels."""
     prefix = f"azure_scheduled_events_{name}{{"
     lines = environment.sink.render(openmetrics=False)[1].decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
@@ -66,11 +66,11 @@ def only(environment: AgentEnvironment, kind: str) -> Record:
     return found
 
 
-# -- the name becomes known late
+# -- name known late
 
 
-def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_end(tmp_path: Path) -> None:
-    """Known at last not to be ours, it is over for us at once; what it does afterwards is not told."""
+def test_neighbours_event_ends_when_the_name_becomes_known(tmp_path: Path) -> None:
+    """It was recorded while it could have been the VM's own; its later changes are not recorded."""
     with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE)), 3)
         assert recorded(environment) == recorded(environment, FREEZE) == ["scheduled"]
@@ -91,8 +91,8 @@ def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_e
         assert recorded(environment, FREEZE) == ["scheduled", "canceled"]
 
 
-def test_nothing_is_counted_or_has_series_while_the_name_is_unknown(tmp_path: Path) -> None:
-    """What then turns out to be ours is counted once at each end, with the notice of its first sight."""
+def test_events_are_not_counted_while_the_name_is_unknown(tmp_path: Path) -> None:
+    """They have no series either. An own event is then counted once at each end, with its first notice."""
     with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
         environment.live(2)
         environment.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE, "Freeze")), 2)
@@ -110,8 +110,7 @@ def test_nothing_is_counted_or_has_series_while_the_name_is_unknown(tmp_path: Pa
         assert counts(environment) == (1, 1, 1)
 
 
-def test_an_event_that_came_and_went_before_the_name_was_known_is_told_and_not_counted(tmp_path: Path) -> None:
-    """Nobody can know any more whose it was."""
+def test_event_before_the_name_is_known_is_recorded_and_not_counted(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
         environment.see(document(3), 2)
@@ -121,8 +120,8 @@ def test_an_event_that_came_and_went_before_the_name_was_known_is_told_and_not_c
         assert counts(environment) == (0, 0, 0)
 
 
-def test_it_ends_also_where_the_name_becomes_known_in_the_next_life(tmp_path: Path) -> None:
-    """Across a restart, with the document unchanged, and with the evidence there is."""
+def test_neighbours_event_ends_when_the_next_process_knows_the_name(tmp_path: Path) -> None:
+    """With an unchanged document, and from the evidence in it."""
     with AgentEnvironment(tmp_path, policy("dry-run"), vm=Vm()) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
         environment.identity = VmIdentity(VM)
@@ -137,8 +136,8 @@ def test_it_ends_also_where_the_name_becomes_known_in_the_next_life(tmp_path: Pa
         assert recorded(environment) == ["scheduled", "ended"]
 
 
-def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_again(tmp_path: Path) -> None:
-    """A restart whose identity takes its time announces no neighbour's event; a new one may be ours, and is told."""
+def test_known_neighbours_event_stays_unrecorded_after_a_restart(tmp_path: Path) -> None:
+    """While the name is unknown again. A new event may be the VM's own, and is recorded."""
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
         environment.identity = VmIdentity()
@@ -153,8 +152,8 @@ def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_aga
 # -- Resources change
 
 
-def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) -> None:
-    """Its notice, its summary and its turn to approve count from then; it is marked as joined."""
+def test_event_that_joins_counts_as_first_seen_then(tmp_path: Path) -> None:
+    """So do its notice, its summary, and its approval; it is marked as joined."""
     with AgentEnvironment(tmp_path, policy(takeover_after=20.0)) as environment:
         environment.live(2)
         environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 100)
@@ -179,8 +178,7 @@ def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) 
         assert summary["first_seen"] == json.loads(joined.to_json())["time"]
 
 
-def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Path) -> None:
-    """It is told and counted as one first seen Started."""
+def test_event_that_joins_after_its_start_is_recorded_as_started(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, started(event(REBOOT, "Reboot", OTHER))), 30)
         environment.see(document(3, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
@@ -194,8 +192,8 @@ def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Pat
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, begun: bool) -> None:
-    """Its end says what changed; then nothing is told of it, until it comes back, with ids of its own."""
+def test_event_that_leaves_this_vm_ends(tmp_path: Path, begun: bool) -> None:
+    """The record of the end has the reason. A return gets new ids."""
     mine, theirs = event(REBOOT, "Reboot", OTHER, NAME), event(REBOOT, "Reboot", OTHER)
     if begun:
         mine, theirs = started(mine), started(theirs)
@@ -223,8 +221,8 @@ def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, be
 
 
 @pytest.mark.parametrize(("last", "end"), [([NAME], "canceled"), ([OTHER], "ended")])
-def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path, last: list[str], end: str) -> None:
-    """It is ours until it is known not to be, also in its series."""
+def test_unreadable_resources_do_not_end_an_event(tmp_path: Path, last: list[str], end: str) -> None:
+    """It keeps its ownership and its series."""
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         for number, resources in enumerate([[NAME], NAME, last], start=2):
             environment.see(document(number, event(Resources=resources)), 2)
@@ -236,10 +234,8 @@ def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path
 
 
 @pytest.mark.parametrize("began", [event(), started(event())], ids=["Scheduled", "Started"])
-def test_what_is_recorded_and_counted_goes_by_the_last_known_type_and_names(
-    tmp_path: Path, began: dict[str, Any]
-) -> None:
-    """Until its end, in a life of the process that never read them itself."""
+def test_last_known_type_and_resources_are_used(tmp_path: Path, began: dict[str, Any]) -> None:
+    """Until the end, in a process that never read them itself."""
     unread = {**began, "EventType": None, "Resources": None}
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, began), 2)
@@ -268,7 +264,7 @@ def test_what_is_recorded_and_counted_goes_by_the_last_known_type_and_names(
         assert environment.value("events_closed_total", event_type="Reboot", outcome=closed.kind) == 1
 
 
-def test_what_had_started_and_joins_again_is_started_since_then(tmp_path: Path) -> None:
+def test_started_event_that_joins_again_is_still_started(tmp_path: Path) -> None:
     """It never left the document, which shows it as Scheduled now."""
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         for number, shown in enumerate(
@@ -281,8 +277,7 @@ def test_what_had_started_and_joins_again_is_started_since_then(tmp_path: Path) 
         assert since is not None
 
 
-def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
-    """A configured name was corrected: the events of the old one are over, those of the new one are joined."""
+def test_changed_name_after_a_restart_ends_and_joins_events(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, event(REBOOT), event(FREEZE, "Freeze", OTHER)), 2)
         environment.identity = VmIdentity(Vm(name=OTHER, id=VM.id))
@@ -299,8 +294,8 @@ def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: P
         )
 
 
-def test_a_witness_goes_on_telling_and_counts_what_is_its_own(tmp_path: Path) -> None:
-    """With all events published, Resources that change are an update; this VM's own counters begin and end with it."""
+def test_scope_all_records_all_events_and_counts_own_ones(tmp_path: Path) -> None:
+    """A change of `Resources` is an update in the records; the counters begin and end with it."""
     with AgentEnvironment(tmp_path, policy("dry-run"), all_events=True) as environment:
         for number, names in enumerate([[OTHER], [OTHER, NAME], [OTHER]], start=2):
             environment.see(document(number, event(REBOOT, "Reboot", *names)), 2)
@@ -310,8 +305,7 @@ def test_a_witness_goes_on_telling_and_counts_what_is_its_own(tmp_path: Path) ->
         assert counts(environment) == (1, 0, 1)
 
 
-def test_a_scope_that_is_changed_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
-    """A witness that after a restart tells its own events alone ends the others, and begins them when one again."""
+def test_changed_scope_after_a_restart_ends_and_begins_neighbours_events(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run"), all_events=True) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
         for all_events in (False, True):
@@ -324,8 +318,8 @@ def test_a_scope_that_is_changed_ends_and_begins_what_it_has_to(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("names", [[OTHER], [OTHER, NAME]])
-def test_a_status_that_is_not_understood_ends_as_it_began(tmp_path: Path, names: list[str]) -> None:
-    """It is told by its rejection and counted at its end, where it is ours, and not at all where it is not."""
+def test_event_with_an_unknown_status_is_counted_at_its_end(tmp_path: Path, names: list[str]) -> None:
+    """Only if it is the VM's own; the record of its beginning is the rejection."""
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", *names, EventStatus="Paused")), 2)
         environment.see(document(3), 2)
@@ -337,8 +331,7 @@ def test_a_status_that_is_not_understood_ends_as_it_began(tmp_path: Path, names:
         assert counts(environment) == (ours, 0, ours)
 
 
-def test_a_status_that_is_not_understood_is_counted_at_both_ends_when_it_leaves(tmp_path: Path) -> None:
-    """Also where it becomes clear just then."""
+def test_event_with_an_unknown_status_that_leaves_is_counted_at_both_ends(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", NAME, EventStatus="Paused")), 2)
         assert counts(environment) == (0, 0, 0)
@@ -347,8 +340,7 @@ def test_a_status_that_is_not_understood_is_counted_at_both_ends_when_it_leaves(
         assert [found.kind for found in environment.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"]
 
 
-def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp_path: Path) -> None:
-    """Nobody was told before."""
+def test_rejected_field_of_a_neighbours_event_is_recorded_when_it_joins(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path, policy("dry-run")) as environment:
         environment.see(document(2, event(REBOOT, "Reboot", OTHER, NotBefore="soon")), 2)
         assert environment.records("event.rejected") == []
@@ -357,13 +349,13 @@ def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp
         assert recorded(environment) == ["scheduled"]
 
 
-# -- a disk that comes late
+# -- outbox found late
 
 
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("after", [OTHER, NAME])
-def test_what_the_late_disk_told_to_begin_is_told_to_end(tmp_path: Path, after: str, gone: bool) -> None:
-    """Also where the life without it knew better from its first sight, and would have told nothing."""
+def test_event_in_a_late_outbox_ends(tmp_path: Path, after: str, gone: bool) -> None:
+    """Also if the process without the outbox would have recorded nothing."""
     folder, away = tmp_path / "state", tmp_path / "away"
     with AgentEnvironment(tmp_path, policy("dry-run"), path=folder / "outbox.db") as environment:
         environment.see(document(2, event(REBOOT, "Reboot", NAME, OTHER)), 2)
@@ -385,8 +377,8 @@ def test_what_the_late_disk_told_to_begin_is_told_to_end(tmp_path: Path, after: 
 
 @pytest.mark.parametrize("then", ["Scheduled", "Started"])
 @pytest.mark.parametrize("last", ["Scheduled", "Started"])
-def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, last: str, then: str) -> None:
-    """Whatever it had gone through, in this life or in one before, and whatever was seen of it without the disk."""
+def test_event_in_a_late_outbox_does_not_begin_again(tmp_path: Path, last: str, then: str) -> None:
+    """Whatever happened to it in this process or a previous one."""
     folder, away = tmp_path / "state", tmp_path / "away"
     both = {"Scheduled": event(), "Started": started(event())}
     with AgentEnvironment(tmp_path, policy("dry-run"), path=folder / "outbox.db") as environment:
@@ -407,7 +399,7 @@ def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, l
         assert kinds[-1] in CLOSING
 
 
-# -- replay tells what the agent told
+# -- replay prints what the agent recorded
 
 
 def replayed(environment: AgentEnvironment, *, all_events: bool = False) -> list[Record]:
@@ -424,8 +416,11 @@ def replayed(environment: AgentEnvironment, *, all_events: bool = False) -> list
 
 
 def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """All of what is said of events but the ids, which derive from a key that may be random, and how often and how long
-    a process and the one before it were blind: of that the disk knows less than the recording."""
+    """Return what records contain about events, for a comparison with the replay.
+
+    Without ids, which may derive from a random key, and without the gaps of a process and the one before it: the disk
+    knows less of them than the recording.
+    """
     kinds = (*FIRST, "updated", *CLOSING, "event.rejected", "approval.decided")
     found = []
     for record in records:
@@ -438,7 +433,7 @@ def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 
 
 def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """What happened, to which event, who let it start, and what was not seen."""
+    """Return kind, event, starter, and missed observations of each record."""
     return [
         (
             record.kind,
@@ -454,8 +449,8 @@ def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seconds", [7, 13])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_replay_knows_that_what_was_no_document_was_no_good_poll(tmp_path: Path, seconds: int, restarts: bool) -> None:
-    """An event goes while the source answers 200 with a page: `ended` then and in the replay, by the same words."""
+def test_replay_counts_an_invalid_document_as_a_failed_poll(tmp_path: Path, seconds: int, restarts: bool) -> None:
+    """The event is `ended` in both, with the same text."""
     with AgentEnvironment(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as environment:
         environment.see(document(1), 3)
         environment.see(document(2, event()), 5)
@@ -470,8 +465,8 @@ def test_replay_knows_that_what_was_no_document_was_no_good_poll(tmp_path: Path,
 
 
 @pytest.mark.parametrize("then", ["started", "gone", "stays"])
-def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> None:
-    """The event starts, or goes, while the answer to its POST is on its way: told alike by both."""
+def test_replay_uses_the_time_at_which_a_post_was_sent(tmp_path: Path, then: str) -> None:
+    """The event starts, or disappears, before the response arrives."""
     with AgentEnvironment(tmp_path, policy(), recording=tmp_path / "rec") as environment:
         environment.source.hangs = lambda _event_id: 2.5
         environment.see(document(1), 3)
@@ -485,8 +480,8 @@ def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> 
         assert summary["started_by"] == ("this_vm" if then == "started" else None)
 
 
-def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
-    """A number that went down, and content that changed without it."""
+def test_replay_prints_the_anomalies_of_the_source(tmp_path: Path) -> None:
+    """A lower number, and a changed document with the same number."""
     with AgentEnvironment(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as environment:
         environment.see(document(7), 3)
         environment.see(document(3, event()), 3)
@@ -517,8 +512,8 @@ HAPPENINGS: Final = st.one_of(
 )
 
 
-class Telling:
-    """One agent, its recording, and the test's own summary of what is open: told or counted, and not yet over."""
+class LifecycleRun:
+    """One agent with a recording, and the test's own model of open events: recorded or counted, and not ended."""
 
     def __init__(self, folder: Path, name: str, all_events: bool) -> None:
         self.environment = AgentEnvironment(
@@ -527,7 +522,7 @@ class Telling:
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
         self.resources: dict[str, list[str]] = {}
-        """By event, the last ones that could be read."""
+        """The last readable ones, by event."""
         self.observed = self.closed = 0.0
 
     def shows(self, event_id: str, resources: Any, status: str) -> None:
@@ -546,12 +541,12 @@ class Telling:
         self.items.pop(event_id, None)
 
     def changes_its_id(self, event_id: str) -> None:
-        """As stand-ins do at a start."""
+        """Give the event another id, as simulators do when they start."""
         if event_id in self.items:
             self.items[f"{event_id}-2"] = {**started(self.items.pop(event_id)), "EventId": f"{event_id}-2"}
 
     def is_called(self, name: str) -> None:
-        if not (self.environment.identity.vm.name and not name):  # the last answer stays
+        if not (self.environment.identity.vm.name and not name):  # the last response stays
             self.environment.identity = VmIdentity(called(name))
 
     def restarts(self, name: str) -> None:
@@ -576,13 +571,12 @@ class Telling:
         self.holds()
 
     def _count(self) -> None:
-        """What this process has counted, of which the next begins anew."""
+        """Add the counters of this process, which end with it."""
         self.observed += counted(self.environment, "events_observed_total")
         self.closed += counted(self.environment, "events_closed_total")
 
     def holds(self) -> None:
-        """What is open by the records is what stands in the document and concerns us; what is open by the counters is
-        what is known to name us."""
+        """Check that open events by the records and by the counters are those of the document."""
         tracked = self.environment.agent.status.state.tracked
         name, everything = self.environment.identity.vm.name, self.environment.options.all_events
         recorded_open = self.open_by_the_records()
@@ -603,7 +597,7 @@ class Telling:
             assert own - never_understood == known
 
     def open_by_the_records(self) -> set[str]:
-        """Read as a consumer does. A status that was not understood begins with its rejection."""
+        """Return the open events as a consumer sees them. An unknown status begins with its rejection."""
         found: dict[str, list[str]] = {}
         for record in self.environment.records(*FIRST, *CLOSING, "event.rejected"):
             life = found.setdefault(record.subject.casefold(), [])
@@ -627,21 +621,21 @@ def called(name: str) -> Vm:
     st.booleans(),
     st.lists(HAPPENINGS, min_size=4, max_size=30 if LONG else 14),
 )
-def test_every_story_is_whole_and_replay_tells_the_same(name: str, everything: bool, scenario: list[Happening]) -> None:
-    """Whatever Resources, names and restarts do: beginnings and ends match, told and counted, and in the replay."""
+def test_every_life_cycle_is_complete_and_replay_agrees(name: str, everything: bool, scenario: list[Happening]) -> None:
+    """With any sequence of Resources, names, and restarts."""
     Tried.example(steps=len(scenario))
-    with tempfile.TemporaryDirectory(prefix="azse-story-", dir=MEMORY) as folder:
-        telling = Telling(Path(folder), name, everything)
+    with tempfile.TemporaryDirectory(prefix="azse-lifecycle-", dir=MEMORY) as folder:
+        lifecycle = LifecycleRun(Path(folder), name, everything)
         try:
-            telling.happens("polling_pauses", 0.0)
+            lifecycle.happens("polling_pauses", 0.0)
             for happening in scenario:
-                telling.happens(*happening)
-            telling.items = {}
-            telling.happens("polling_pauses", 0.0)
-            assert not telling.environment.agent.status.state.tracked
-            expected = facts(telling.environment.records())
-            again = facts(replayed(telling.environment, all_events=everything))
+                lifecycle.happens(*happening)
+            lifecycle.items = {}
+            lifecycle.happens("polling_pauses", 0.0)
+            assert not lifecycle.environment.agent.status.state.tracked
+            expected = facts(lifecycle.environment.records())
+            again = facts(replayed(lifecycle.environment, all_events=everything))
             assert [each[:3] for each in again] == [each[:3] for each in expected]
             assert again == expected
         finally:
-            telling.environment.__exit__()
+            lifecycle.environment.__exit__()

@@ -1,4 +1,4 @@
-"""What stands at the files that approvals ask for, and that no file makes the agent wait."""
+"""Presence of the files that approval rules require, without blocking the agent."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from exporter.core.policy import Presence
 from exporter.windows import access
 
 
-def test_absent_is_no_such_file_in_a_folder_that_is_there(tmp_path: Path) -> None:
-    """The one clear answer that lets an approval go."""
+def test_missing_file_in_an_existing_folder_is_absent(tmp_path: Path) -> None:
     assert presence(str(tmp_path / "hold")) is Presence.ABSENT
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_file_that_a_stranger_decides_on_is_neither_present_nor_absent(tmp_path: Path, is_there: bool) -> None:
-    """A ready file of theirs releases nothing, and a hold file that they took away holds."""
+def test_file_under_control_of_an_untrusted_account_is_untrusted(tmp_path: Path, is_there: bool) -> None:
+    """Such a ready file releases nothing, and a missing hold file holds."""
     if is_there:
         (tmp_path / "hold").touch()
     assert presence(str(tmp_path / "hold"), is_exposed=lambda _: True) is Presence.UNTRUSTED
 
 
-def test_a_folder_whose_list_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+def test_file_in_an_unreadable_folder_is_unknown(tmp_path: Path) -> None:
     def refused(_: str) -> bool:
         raise PermissionError(errno.EACCES, "Access is denied")
 
@@ -35,7 +34,7 @@ def test_a_folder_whose_list_cannot_be_read_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.windows
-def test_on_windows_files_in_a_folder_that_everybody_may_write_to_are_untrusted(tmp_path: Path) -> None:
+def test_file_in_a_world_writable_windows_folder_is_untrusted(tmp_path: Path) -> None:
     folder = tmp_path / "ready"
     folder.mkdir()
     access.protect_folder(folder, [(access.current_user(), access.FULL)])
@@ -45,59 +44,58 @@ def test_on_windows_files_in_a_folder_that_everybody_may_write_to_are_untrusted(
     assert presence(str(folder / "event")) is Presence.UNTRUSTED
 
 
-def test_a_file_is_present(tmp_path: Path) -> None:
-    """Whatever it holds."""
+def test_regular_file_is_present(tmp_path: Path) -> None:
+    """Whatever its content."""
     (tmp_path / "hold").touch()
     assert presence(str(tmp_path / "hold")) is Presence.PRESENT
 
 
 @pytest.mark.not_wine("has no symbolic links")
-def test_a_link_to_a_file_is_present(tmp_path: Path) -> None:
+def test_link_to_a_file_is_present(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     (tmp_path / "link").symlink_to(tmp_path / "hold")
     assert presence(str(tmp_path / "link")) is Presence.PRESENT
 
 
 @pytest.mark.parametrize("path", ["gone/hold", "gone/further/hold", "file/hold", "hold/", "a\0b"])
-def test_without_its_folder_nothing_is_clear(tmp_path: Path, path: str) -> None:
-    """A folder, mount, drive or share that is missing may be why the file can't be seen."""
+def test_file_in_a_missing_folder_is_unknown(tmp_path: Path, path: str) -> None:
+    """The folder may be a mount, drive, or share that is unavailable."""
     (tmp_path / "file").touch()
     assert presence(f"{tmp_path}/{path}") is Presence.UNKNOWN
 
 
 @pytest.mark.not_wine("has no symbolic links")
-def test_behind_a_folder_that_leads_nowhere_nothing_is_clear(tmp_path: Path) -> None:
-    """A mount point whose volume is gone is one on Windows."""
+def test_file_in_a_dangling_folder_is_unknown(tmp_path: Path) -> None:
+    """On Windows, a mount point without its volume is one."""
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere", target_is_directory=True)
     assert presence(str(tmp_path / "dangling" / "hold")) is Presence.UNKNOWN
 
 
-def test_what_is_no_file_and_what_leads_nowhere_is_neither(tmp_path: Path) -> None:
-    """A folder, a name that is too long."""
+def test_folder_or_invalid_name_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("folder", "x" * 300):
         assert presence(str(tmp_path / name)) is Presence.UNKNOWN
 
 
 @pytest.mark.not_wine("has no symbolic links")
-def test_a_link_that_leads_nowhere_is_neither(tmp_path: Path) -> None:
-    """A dangling link, a loop of links."""
+def test_dangling_link_is_unknown(tmp_path: Path) -> None:
+    """Or a loop of links."""
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("dangling", "loop"):
         assert presence(str(tmp_path / name)) is Presence.UNKNOWN
 
 
-@pytest.mark.linux("Windows has its own rule for what is no path of a file")
+@pytest.mark.linux("Windows has its own rule for paths that aren't absolute")
 @pytest.mark.parametrize("path", ["hold", "C:\\hold", "\\\\server\\share\\hold", ""])
-def test_a_name_that_is_no_absolute_path_of_this_system_is_unknown(path: str) -> None:
-    """A path of Windows is on Linux the name of a file that nobody makes: that it is absent says nothing."""
+def test_path_that_is_not_absolute_on_this_system_is_unknown(path: str) -> None:
+    """On Linux, a Windows path names a file that is never created, so its absence means nothing."""
     assert presence(path, "linux") is Presence.UNKNOWN
 
 
 @pytest.mark.linux("needs mkfifo")
-def test_what_is_no_file_is_not_opened_and_not_clear(tmp_path: Path) -> None:
-    """A pipe would let the agent wait for its other end."""
+def test_special_file_is_unknown_and_not_opened(tmp_path: Path) -> None:
+    """Opening a pipe would block the agent."""
     os.mkfifo(tmp_path / "hold")
     assert presence(str(tmp_path / "hold")) is Presence.UNKNOWN
 
@@ -135,21 +133,21 @@ def test_what_is_no_file_is_not_opened_and_not_clear(tmp_path: Path) -> None:
         (None, "no number"),
     ],
 )
-def test_on_windows_file_not_found_is_the_only_absence(winerror: int | None, name: str) -> None:
-    """Whatever `errno` Python makes of it: a missing drive and a share that is gone are ENOENT to it as well."""
+def test_only_file_not_found_means_absent_on_windows(winerror: int | None, name: str) -> None:
+    """Python also maps a missing drive and a missing share to ENOENT."""
     assert is_absence(errno.ENOENT, 2, "win32")
     assert not is_absence(errno.ENOENT, winerror, "win32"), name
 
 
-def test_elsewhere_no_such_file_is_the_only_absence() -> None:
+def test_only_enoent_means_absent_on_other_systems() -> None:
     assert is_absence(errno.ENOENT, None, "linux")
     for number in (errno.ENOTDIR, errno.EACCES, errno.ESTALE, errno.EIO, errno.ELOOP, errno.ENAMETOOLONG, None):
         assert not is_absence(number, None, "linux")
 
 
 @pytest.mark.parametrize("name", ["NUL", "aux.txt", "com7", "hold.", "hold ", "hold:stream", "HOLDFI~1", "ho*d", ""])
-def test_on_windows_a_name_that_means_another_file_is_never_clear(tmp_path: Path, name: str) -> None:
-    """A person who makes this file makes another one, or none; what Windows says of the name is no answer."""
+def test_windows_name_of_another_file_is_unknown(tmp_path: Path, name: str) -> None:
+    """An operator who creates this file creates another one, or none."""
     assert presence(f"{tmp_path}/{name}", "win32") is Presence.UNKNOWN
 
 
@@ -157,13 +155,12 @@ def test_on_windows_a_name_that_means_another_file_is_never_clear(tmp_path: Path
 @pytest.mark.parametrize(
     "path", [r"Q:\hold", r"\\nosuch\share\hold", r"\\?\Q:\hold", r"C:\nofolder\hold", r"C:\windows\NUL", r"C:\ho<d"]
 )
-def test_on_windows_a_missing_drive_share_or_folder_is_unknown(path: str) -> None:
-    """Nobody knows what is there."""
+def test_missing_windows_drive_share_or_folder_is_unknown(path: str) -> None:
     assert presence(path) is Presence.UNKNOWN
 
 
 class Mounts:
-    """File systems of which some do not answer until they are told to."""
+    """File systems, some of which hang until they are released."""
 
     def __init__(self, *hanging: str) -> None:
         self.hanging = {path: threading.Event() for path in hanging}
@@ -176,8 +173,8 @@ class Mounts:
         return Presence.ABSENT
 
 
-def test_a_file_that_hangs_is_unknown_and_keeps_no_other_from_being_looked_at() -> None:
-    """A network mount that is gone: its file holds, the others are told, and it is not asked again while it hangs."""
+def test_hanging_file_is_unknown_and_does_not_block_others() -> None:
+    """It isn't checked again while it hangs."""
     mounts = Mounts("/mnt/hold")
     looker = FileChecker(mounts, patience=2.0)
     assert looker(["/etc/a", "/mnt/hold"]) == {"/etc/a": Presence.ABSENT, "/mnt/hold": Presence.UNKNOWN}
@@ -187,8 +184,7 @@ def test_a_file_that_hangs_is_unknown_and_keeps_no_other_from_being_looked_at() 
     mounts.hanging["/mnt/hold"].set()
 
 
-def test_a_file_that_answers_again_is_looked_at_again() -> None:
-    """A mount that comes back is no reason to hold for ever."""
+def test_file_is_checked_again_after_it_hung() -> None:
     mounts = Mounts("/mnt/hold")
     looker = FileChecker(mounts, patience=0.2)
     assert looker(["/mnt/hold"])["/mnt/hold"] is Presence.UNKNOWN
@@ -200,8 +196,7 @@ def test_a_file_that_answers_again_is_looked_at_again() -> None:
     assert answered
 
 
-def test_files_that_hang_take_a_bounded_number_of_threads() -> None:
-    """Of a thousand files on a mount that is gone only some are ever waited for."""
+def test_hanging_files_use_a_limited_number_of_threads() -> None:
     paths = [f"/mnt/{number}" for number in range(40)]
     mounts = Mounts(*paths)
     looker = FileChecker(mounts, patience=0.01)
@@ -213,8 +208,8 @@ def test_files_that_hang_take_a_bounded_number_of_threads() -> None:
         event.set()
 
 
-def test_threads_that_ask_at_once_each_get_their_own_answer(tmp_path: Path) -> None:
-    """The loop and the threads of POSTs share one checker, and it checks with one thread at a time."""
+def test_concurrent_callers_each_get_their_result(tmp_path: Path) -> None:
+    """The loop and the threads of POSTs share one checker, which uses one thread at a time."""
     checker = FileChecker(patience=60.0)
     paths = [tmp_path / str(number) for number in range(8)]
     for path in paths[::2]:

@@ -1,4 +1,4 @@
-"""Whatever happens, `/metrics` says what the last good document says: worked out anew by `gauges_reading`."""
+"""The gauges of `/metrics` follow from the last valid document, whatever happens: compared with `gauges_reading`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.gauges_reading import Series, Sheet, key_of, put
 ONCE: Final = ("event_decision", "event_started_by")
 OUTBOX: Final = ("outbox_records", "outbox_oldest_record_timestamp_seconds", "destination_records_parked")
 INTERVAL: Final = 60.0
-"""Seconds by which the time of the last good document may lag on disk."""
+"""Seconds by which the saved time of the last valid document may lag."""
 
 
 class Shown:
-    """One agent, what happens to it and to what it reads, and a look at its page after each."""
+    """One agent, the events that happen to it and its source, and a scrape after each."""
 
     def __init__(self, folder: Path) -> None:
         self.disk, self.away = folder / "disk", folder / "away"
@@ -42,63 +42,63 @@ class Shown:
 
     @property
     def vm_name(self) -> str:
-        """The VM's own name as the agent knows it now."""
+        """Return the VM's own name as the agent knows it now."""
         return self.environment.identity.vm.name
 
-    # -- what happens
+    # -- actions
 
     def floods(self, flood: tuple[int, tuple[str, ...], int], items: list[Any], step: int) -> None:
-        """So many events of these VMs, so many of each seven Started, after some others."""
+        """Add this many events of these VMs, every seventh of them Started, after others."""
         many, names, begun = flood
         crowd = [event(f"f-{number}", "Reboot", *names) for number in range(many)]
         self.shows(items + [started(item) if number % 7 < begun else item for number, item in enumerate(crowd)], step)
 
     def shows(self, items: list[Any], step: int) -> None:
-        """The next document has these elements; its number goes up by `step`."""
+        """Set the elements of the next document; its incarnation rises by `step`."""
         self.items = items
         self.source.number += step
         self.source.answer = document(self.source.number, *items)
 
     def moves(self, which: int, fields: dict[str, Any], step: int) -> None:
-        """One of the events says something else."""
+        """Change a field of one event."""
         items = list(self.items)
         if items and isinstance(items[which % len(items)], dict):
             items[which % len(items)] = {**items[which % len(items)], **fields}
         self.shows(items, step)
 
     def loses(self, which: int, step: int) -> None:
-        """One of the elements is gone."""
+        """Remove one of the elements."""
         items = list(self.items)
         if items:
             del items[which % len(items)]
         self.shows(items, step)
 
     def source_is(self, broken: str) -> None:
-        """The source answers (empty), times out, or answers with a page."""
+        """Let the source return documents (empty), time out, or return a page."""
         self.source.broken = broken
 
     def posts_are(self, status: int) -> None:
-        """Every POST is answered with this status."""
+        """Answer every POST with this status."""
         self.source.refusal = None if status == 200 else MetadataError("server-error", status_code=status)
 
     def knows_itself(self, known: bool) -> None:
-        """The VM's own name is known, or is not."""
+        """Make the VM's own name known, or unknown."""
         self.environment.identity = VmIdentity(VM) if known else VmIdentity()
 
     def clock_is_set(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self.environment.clock.wall += seconds
 
     def polling_pauses(self, seconds: float) -> None:
-        """No poll for so long."""
+        """Pause polling for this many seconds."""
         self.environment.clock.go(seconds)
 
     def freezes(self, seconds: float) -> None:
-        """The monotonic clock stands still, the wall clock is set right."""
+        """Stop the monotonic clock, and set the wall clock to the right time."""
         self.environment.clock.wall += seconds
 
     def disk_is(self, there: bool) -> None:
-        """The folder of the outbox is there, or is gone."""
+        """Make the folder of the outbox available or unavailable."""
         if there == self.disk.is_dir():
             return
         if there:
@@ -109,7 +109,7 @@ class Shown:
             self.disk.write_text("no folder")
 
     def restarts(self, seconds: float) -> None:
-        """At once after its last turn, on a disk that took it: all that it knew is there."""
+        """Restart right after a pass whose state is on disk: nothing is lost."""
         if self.disk.is_dir() and self.environment.writable:
             self.sheet.restarts()
             self.environment.restart(seconds)
@@ -117,17 +117,17 @@ class Shown:
             self.agrees()
 
     def is_delivered(self, name: str, parked: bool) -> None:
-        """The oldest record of a destination is sent, or parked."""
+        """Send or park the oldest record of a destination."""
         for queued in self.environment.outbox.next(name, 1):
             if parked:
                 self.environment.outbox.park(name, queued.seq, "never this one")
             else:
                 self.environment.outbox.delivered(name, [queued.seq])
 
-    # -- the look
+    # -- checks
 
     def lives(self, seconds: float) -> None:
-        """Turns once and looks, or for so long and looks again."""
+        """Run one pass and check; then run for this many seconds and check again."""
         self.environment.agent.tick()
         self.agrees()
         self.environment.clock.go(0.5)
@@ -136,7 +136,7 @@ class Shown:
             self.agrees()
 
     def agrees(self) -> None:
-        """The page says what the sheet says."""
+        """Compare the page with the sheet."""
         series = self.scrape()
         shown = {dict(labels)["event_id"] for name, labels in series if name == "event_info"}
         self.sheet.fair(self.vm_name, shown)
@@ -149,18 +149,18 @@ class Shown:
             assert waits == pytest.approx(self.queues(), abs=1e-3)
 
     def records_each_once(self, series: Series, shown: set[str]) -> None:
-        """One decision of each event since this process read a document, and who let it start of each that is on."""
+        """Check that each event has one decision per process that read a document, and one start."""
         for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
             ids = [dict(labels)["event_id"] for family, labels in series if family == name]
             assert len(ids) == len(set(ids))
             assert set(ids) == expected or (name == "event_decision" and not self.sheet.decided)
 
     def scrape(self) -> Series:
-        """What a scraper reads, of the families that are compared."""
+        """Return the compared families as a scraper reads them."""
         return families(self.environment.sink, (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
 
     def reports_its_age(self, series: Series) -> None:
-        """When the document was read that all this is from; never later than it was."""
+        """Check the read time of the shown document: never later than the real one."""
         shown = series.get(("last_successful_poll_timestamp_seconds", ()))
         good = self.sheet.last_good
         if self.sheet.last_poll is None or good is None:
@@ -170,7 +170,7 @@ class Shown:
             assert good - INTERVAL - 1 <= shown <= good + 1e-3
 
     def queues(self) -> Series:
-        """What the outbox holds, read from its file."""
+        """Read the content of the outbox from its file."""
         series: Series = {}
         with closing(sqlite3.connect(self.disk / "outbox.db")) as db:
             rows = db.execute("SELECT destination, parked, body FROM queue JOIN records USING (seq) ORDER BY seq")
@@ -203,8 +203,7 @@ FIELDS: Final = st.fixed_dictionaries(
 
 
 def item_of(event_id: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """An element of the document. Without a usable id it is like no event: what could hide one is in
-    tests/core/test_hidden_events.py."""
+    """Return an element of the document. tests/core/test_hidden_events.py covers elements without a usable id."""
     item = {**event("z"), "EventId": event_id, **fields}
     return item if key_of(item) else item | {"Resources": ["nobody"]}
 
@@ -217,7 +216,7 @@ WHICH: Final = st.integers(0, 70)
 
 
 def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
-    """A strategy for one call of a method of `Shown`."""
+    """Return a strategy for one call of a method of `Shown`."""
     return st.tuples(st.just(name), st.tuples(*arguments))
 
 
@@ -245,10 +244,10 @@ SCENARIOS: Final = st.lists(
 
 @settings(max_examples=examples(20))
 @given(SCENARIOS)
-def test_the_gauges_say_what_the_last_good_document_says(
+def test_gauges_match_the_last_valid_document(
     scenario: list[tuple[tuple[str, tuple[Any, ...]], float]],
 ) -> None:
-    """After every step, failed polls, restarts and full crowds included: those series, those values, and no others."""
+    """After every step, failed polls, restarts, and full crowds included: exactly those series and values."""
     Tried.example(steps=len(scenario))
     with tempfile.TemporaryDirectory(prefix="azse-gauges-", dir=MEMORY) as folder:
         shown = Shown(Path(folder))

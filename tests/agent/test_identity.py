@@ -1,4 +1,4 @@
-"""Who this VM is: asked until it is known, then now and then; the last known answer stays."""
+"""The identity of this VM: requested until it is known, then at intervals; the last valid response is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = Vm(name="web-1", id="id-1", resource_id="/subscriptions/s/web-1", vmss_n
 
 
 def asking(url: str, *tags: str, **more: str) -> tuple[Identity, MetadataClient, Callable[[], str]]:
-    """An identity, its client, and what gives all lines of its log so far."""
+    """Return an identity, its client, and a function that returns all log lines so far."""
     text, client = io.StringIO(), MetadataClient(url, "2020-07-01", deadline=20, tags=tags)
     log = Log(text)
     return Identity(client, log, tags=tags, **more), client, lambda: logged(log, text)
@@ -40,8 +40,10 @@ def asking(url: str, *tags: str, **more: str) -> tuple[Identity, MetadataClient,
         ("kelvin-k", Vm(name="kelvin-\u212a"), "kelvin-k", True),
     ],
 )
-def test_identity_of(configured: str, azure: Vm | None, name: str, conflict: bool) -> None:
-    """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
+def test_configured_name_takes_precedence_and_can_conflict(
+    configured: str, azure: Vm | None, name: str, conflict: bool
+) -> None:
+    """Two names that differ only in letter case are no conflict."""
     known = identity_of(configured, "", azure)
     assert (known.vm.name, known.conflict) == (name, conflict)
 
@@ -49,9 +51,8 @@ def test_identity_of(configured: str, azure: Vm | None, name: str, conflict: boo
 @pytest.mark.parametrize(
     ("fault", "confirmed"), [("instance/404", True), ("instance/500", False), ("instance/hang:1", False)]
 )
-def test_a_configured_name_is_confirmed_by_azure_alone(fault: str, confirmed: bool) -> None:
-    """Silence and errors confirm nothing: the configuration may be another VM's. A stand-in that has no such document
-    is no objection."""
+def test_configured_name_is_confirmed_by_azure_or_a_404(fault: str, confirmed: bool) -> None:
+    """No response and errors confirm nothing: the configuration may be another VM's. Simulators return 404."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, _ = asking(service.url, vm_name="vm-1")
         assert not identity.current().confirmed
@@ -67,8 +68,7 @@ def test_a_configured_name_is_confirmed_by_azure_alone(fault: str, confirmed: bo
         client.close()
 
 
-def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict() -> None:
-    """A 404 is no word for ever."""
+def test_different_name_after_a_404_is_a_conflict() -> None:
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, _ = asking(service.url, vm_name="vm-9")
         service.fault("instance/404")
@@ -80,8 +80,8 @@ def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict()
         client.close()
 
 
-def test_asked_until_known() -> None:
-    """Asked again after 1, 2, 5, 10, 30 s until Azure says it, then every five minutes; failures are said once."""
+def test_identity_is_requested_until_known() -> None:
+    """After 1, 2, 5, 10, and 30 s, then every five minutes; failures are logged once."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, lines = asking(service.url)
         service.fault("instance/500")
@@ -95,8 +95,8 @@ def test_asked_until_known() -> None:
         client.close()
 
 
-def test_the_last_answer_stays() -> None:
-    """What was known once is not forgotten when the service fails, and is not said again."""
+def test_last_response_is_kept_during_failures() -> None:
+    """It isn't logged again."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, lines = asking(service.url)
         identity.refresh()
@@ -112,12 +112,12 @@ def test_the_last_answer_stays() -> None:
 
 
 def with_tags(**tags: str) -> Scenario:
-    """A story of one VM that has these tags, and another one whose value is a secret."""
+    """Return a scenario of one VM with these tags, and with another tag whose value is a secret."""
     return parse("tagged", {"description": "Tags.", "vms": [{"name": "vm-1", "tags": tags}], "steps": []})
 
 
-def test_only_what_is_asked_for_is_kept() -> None:
-    """User data, keys and other tags of the instance document reach neither the answer nor the log."""
+def test_only_requested_fields_are_kept() -> None:
+    """User data, keys, and other tags of the instance document are neither in the result nor in the log."""
     with MetadataService(with_tags(owner="web"), speed=0.001) as service:
         identity, client, lines = asking(service.url, "owner", vm_name="other", node="node-1")
         identity.refresh()
@@ -130,7 +130,7 @@ def test_only_what_is_asked_for_is_kept() -> None:
 
 
 class Restarted:
-    """A metadata service that is replaced while an agent runs, as the tests see a VM whose tags are changed."""
+    """A metadata service that is replaced while an agent runs: to tests, the VM's tags have changed."""
 
     def __init__(self, client: MetadataClient) -> None:
         self.client = client
@@ -142,9 +142,8 @@ class Restarted:
         self.client.abort()
 
 
-def test_a_changed_tag_arrives_with_the_next_answer_and_without_a_request_of_its_own() -> None:
-    """Its name is there from the start; a value that was known stays while the service fails. What it is, and that it
-    changed, is in no log."""
+def test_changed_tag_arrives_with_the_next_regular_request() -> None:
+    """The tag's name is known from the start, and its value is kept during failures; no log line contains it."""
     text, names = io.StringIO(), ("OWNER", "environment")
     log = Log(text)
     with (
@@ -170,8 +169,7 @@ def test_a_changed_tag_arrives_with_the_next_answer_and_without_a_request_of_its
     assert not any(value in lines for value in ("web", "shop", "test"))
 
 
-def test_a_hanging_service_holds_nothing_up() -> None:
-    """The wait is bounded, and stopping ends a request that is under way within a second or so."""
+def test_hanging_service_blocks_neither_wait_nor_stop() -> None:
     with MetadataService(load("user-reboot"), speed=0.001, faults=["instance/hang:60"]) as service:
         client = MetadataClient(service.url, "2020-07-01")
         identity = Identity(client, Log(None))

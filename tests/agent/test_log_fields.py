@@ -1,4 +1,4 @@
-"""What a line of the log about an event carries: its type, the VM and when it is due."""
+"""The common fields of log lines about an event: type, VM, and NotBefore."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def a_record(**data: object) -> Record:
     return Record("id", "started", "urn:x", "subject", AT, "WARN", data)
 
 
-def test_each_line_about_an_event_has_the_fields(tmp_path: Path) -> None:
-    """Of every record from its announcement on; a line about the VM alone has none."""
+def test_log_lines_about_an_event_have_the_fields(tmp_path: Path) -> None:
+    """For every record since its announcement; a line about the VM has none."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()))
         environment.see(document(3))
@@ -37,8 +37,7 @@ def test_each_line_about_an_event_has_the_fields(tmp_path: Path) -> None:
         assert "event_type=" not in environment.said("agent.started")[0]
 
 
-def test_an_approval_that_was_put_off_says_of_what(tmp_path: Path) -> None:
-    """The id alone would have to be looked up in other lines."""
+def test_postponed_approval_is_logged_with_the_fields(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.answer = document(2, event())
 
@@ -53,8 +52,8 @@ def test_an_approval_that_was_put_off_says_of_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", ["logfmt", "json"])
-def test_the_fields_are_the_same_in_both_formats(format_: LogFormat) -> None:
-    """What is not known is left out: an event that has started is due no more."""
+def test_fields_are_the_same_in_both_formats(format_: LogFormat) -> None:
+    """Unknown fields are omitted: a started event has no NotBefore."""
     stream = io.StringIO()
     log = Log(stream, format=format_)
     log.info("due", **fields_of("Reboot", "web_0", AT))
@@ -72,8 +71,8 @@ def test_the_fields_are_the_same_in_both_formats(format_: LogFormat) -> None:
     log.close()
 
 
-def test_what_a_record_holds_is_not_trusted() -> None:
-    """Fields of another type than they should have are left out; a line with neither event nor VM has none."""
+def test_fields_of_a_wrong_type_are_omitted() -> None:
+    """A record with neither event nor VM has none."""
     assert about(a_record(event={"EventType": ["x"]}, vm="web_0", not_before=7)) == {}
     assert about(a_record(event=None, vm={"name": "web_0"})) == {}
     freeze = {"event": {"EventType": "Freeze"}, "vm": {"name": "web_0"}, "not_before": None}

@@ -1,4 +1,4 @@
-"""The line, turned by hand, with the real core, outbox and files: outages, names, a disk that fails, odd clocks."""
+"""The loop, driven by hand, with the real core, outbox, and files: outages, names, failing disks, clock changes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.agent_environment import (
 # -- the source
 
 
-def test_the_age_of_what_an_earlier_process_read_is_visible(tmp_path: Path) -> None:
-    """Gauges that come from the disk say how old they are, once the first poll of this process has failed."""
+def test_gauges_show_the_age_of_a_stored_document(tmp_path: Path) -> None:
+    """After the first failed poll of the new process."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, event()), 3)
         last = environment.value("last_successful_poll_timestamp_seconds")
@@ -48,8 +48,8 @@ def test_the_age_of_what_an_earlier_process_read_is_visible(tmp_path: Path) -> N
         assert environment.value("last_successful_poll_timestamp_seconds") == pytest.approx(last, abs=5)
 
 
-def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
-    """It is told when it is 10 s old, once, also over a restart; its end is told with its length."""
+def test_outage_and_recovery_are_recorded_once(tmp_path: Path) -> None:
+    """The outage after 10 s, also over a restart; the recovery with its length."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.see(TIMEOUT, 9)
@@ -69,9 +69,8 @@ def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_time_of_a_poll_that_hangs_and_fails_is_time_without_the_source(tmp_path: Path, restarts: bool) -> None:
-    """The first poll of the outage takes 30 s, in this process or again in the next one: the source was asked that
-    long, each time."""
+def test_duration_of_a_hanging_poll_counts_as_outage(tmp_path: Path, restarts: bool) -> None:
+    """The first poll takes 30 s, in each of two processes."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         for process in range(1 + restarts):
@@ -90,8 +89,8 @@ def test_time_of_a_poll_that_hangs_and_fails_is_time_without_the_source(tmp_path
         assert datetime.fromisoformat(recovered.data["since"]) < unavailable.time - timedelta(seconds=29)
 
 
-def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
-    """After a 403 nothing is asked for 30 s. The record says that there was no document, not that polls failed."""
+def test_refusal_is_recorded_as_time_without_a_document(tmp_path: Path) -> None:
+    """After a 403, the agent waits 30 s; the record doesn't state that polls failed all that time."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.see(MetadataError("forbidden", "HTTP 403"), 2)
@@ -104,8 +103,8 @@ def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [TIMEOUT, b"<html>"], ids=["no answer", "no document"])
-def test_after_a_bad_answer_the_next_poll_comes_soon(tmp_path: Path, bad: bytes | MetadataError) -> None:
-    """Within 2 s, also where polls are a minute apart: an end of the outage is not waited for so long."""
+def test_failed_poll_is_repeated_within_two_seconds(tmp_path: Path, bad: bytes | MetadataError) -> None:
+    """Also with a poll interval of a minute."""
     with AgentEnvironment(tmp_path, poll_interval=60.0) as environment:
         environment.live(61)
         environment.see(bad, 60)
@@ -114,8 +113,8 @@ def test_after_a_bad_answer_the_next_poll_comes_soon(tmp_path: Path, bad: bytes 
         assert (environment.value("polls_total") or 0.0) - before >= 15
 
 
-def test_a_short_outage_is_not_told(tmp_path: Path) -> None:
-    """Nine seconds without an answer make no record, and `up` is honest meanwhile."""
+def test_short_outage_is_not_recorded(tmp_path: Path) -> None:
+    """Nine seconds; `up` shows it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.see(MetadataError("throttled", retry_after=1.0), 6)
@@ -125,8 +124,8 @@ def test_a_short_outage_is_not_told(tmp_path: Path) -> None:
         assert environment.value("up") == 1
 
 
-def test_a_wrong_document_is_told_once_in_a_row(tmp_path: Path) -> None:
-    """`document.rejected` once for a streak, again for the next one; the last known truth stands."""
+def test_streak_of_invalid_documents_is_recorded_once(tmp_path: Path) -> None:
+    """Once per streak; the last valid document is kept."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, event()), 3)
         for body in (b"<html>", b""):
@@ -138,8 +137,8 @@ def test_a_wrong_document_is_told_once_in_a_row(tmp_path: Path) -> None:
         assert environment.records("ended", "canceled", "completed") == []
 
 
-def test_gone_while_nobody_looked(tmp_path: Path) -> None:
-    """An event that is gone after an outage has `ended`: not canceled, since what happened was not seen."""
+def test_event_that_disappears_during_an_outage_is_ended(tmp_path: Path) -> None:
+    """It isn't canceled, because its end was not observed."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, event()), 3)
         environment.see(TIMEOUT, 60)
@@ -148,11 +147,11 @@ def test_gone_while_nobody_looked(tmp_path: Path) -> None:
         assert "gap" in ended.data["unseen"]
 
 
-# -- who we are
+# -- identity of the VM
 
 
-def test_the_beginning_and_the_end(tmp_path: Path) -> None:
-    """The first record of a process says that it started, the last that it stopped, and a new boot is evidence."""
+def test_first_and_last_record_are_start_and_stop(tmp_path: Path) -> None:
+    """The start contains the evidence of a new boot."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.agent.stop()
@@ -162,9 +161,7 @@ def test_the_beginning_and_the_end(tmp_path: Path) -> None:
         assert environment.records("agent.started")[1].data["rebooted"] is True
 
 
-def test_an_outage_that_grows_old_while_its_last_poll_is_under_way_is_told(tmp_path: Path) -> None:
-    """Nothing ran when it was 10 s old: the poll that ended it had begun before and took its time."""
-
+def test_outage_that_reaches_ten_seconds_during_its_last_poll_is_recorded(tmp_path: Path) -> None:
     class Slow(Source):
         __slots__ = ()
         on_the_way = 0.0
@@ -181,8 +178,8 @@ def test_an_outage_that_grows_old_while_its_last_poll_is_under_way_is_told(tmp_p
         assert environment.kinds() == ["agent.started", "source.unavailable", "source.recovered"]
 
 
-def test_another_vms_disk(tmp_path: Path) -> None:
-    """An outbox that came with a golden image is set aside: nothing of it is delivered, approved or kept."""
+def test_outbox_of_another_vm_is_quarantined(tmp_path: Path) -> None:
+    """None of it is delivered, approved, or kept."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 3)
         environment.restart()
@@ -194,8 +191,7 @@ def test_another_vms_disk(tmp_path: Path) -> None:
         assert list(tmp_path.glob("outbox.db.other-vm-*"))
 
 
-def test_another_vms_disk_tells_nothing_of_this_vms_boot(tmp_path: Path) -> None:
-    """A VM that knows its id at the start does not take the boot of the VM that the image was made of for its own."""
+def test_boot_id_in_the_outbox_of_another_vm_is_ignored(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.identity = VmIdentity(OTHER_VM)
@@ -208,8 +204,8 @@ def test_another_vms_disk_tells_nothing_of_this_vms_boot(tmp_path: Path) -> None
         assert environment.records("agent.started")[1].data["rebooted"] is True
 
 
-def test_an_interruption_that_waits_outlives_another_vms_outbox(tmp_path: Path) -> None:
-    """It was felt by this VM, whoever's the outbox was in which the process began."""
+def test_waiting_interruption_is_kept_when_the_outbox_is_quarantined(tmp_path: Path) -> None:
+    """It was observed by this VM."""
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.restart()
@@ -223,8 +219,8 @@ def test_an_interruption_that_waits_outlives_another_vms_outbox(tmp_path: Path) 
         assert environment.value("observed_interruption_seconds_count", kind="stall", attributed="false") == 1
 
 
-def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
-    """The key of the ids is fixed at first use: who we are becoming known later gives no fact a second id."""
+def test_late_identity_does_not_change_the_key_of_record_ids(tmp_path: Path) -> None:
+    """The key is set at its first use, so that no fact gets a second id."""
     with AgentEnvironment(tmp_path, vm=Vm()) as environment:
         environment.see(document(2, event()), 15)
         before = environment.agent.status.state.vm_key
@@ -237,8 +233,8 @@ def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
         assert before not in ("", VM.id)
 
 
-def test_the_id_of_azure_is_the_key(tmp_path: Path) -> None:
-    """With Azure's word at hand from the start, ids derive from the vmId: a lost disk then repeats them."""
+def test_record_ids_derive_from_a_known_vm_id(tmp_path: Path) -> None:
+    """After the loss of the disk, they are the same again."""
     with (
         AgentEnvironment(tmp_path / "a", policy(mode="dry-run")) as one,
         AgentEnvironment(tmp_path / "b", policy(mode="dry-run")) as other,
@@ -250,8 +246,8 @@ def test_the_id_of_azure_is_the_key(tmp_path: Path) -> None:
         assert one.agent.status.state.vm_key == VM.id
 
 
-def test_the_scope_of_the_records(tmp_path: Path) -> None:
-    """`own` publishes what names this VM, `all` also the neighbours' events; unknown names hide nothing."""
+def test_scope_selects_the_published_events(tmp_path: Path) -> None:
+    """`own`: events of this VM; `all`: also neighbours' events; an unknown name hides none."""
     mine, other = event(REBOOT), event(FREEZE, "Freeze", "web-2")
     found = {}
     for name, options in {"own": {}, "all": {"all_events": True}, "unknown": {"vm": Vm()}}.items():
@@ -262,8 +258,8 @@ def test_the_scope_of_the_records(tmp_path: Path) -> None:
     assert found == {"own": {REBOOT}, "all": {REBOOT, FREEZE}, "unknown": {REBOOT, FREEZE}}
 
 
-def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
-    """Once for each event and word, at first sight or when it changes, and not again when the event goes."""
+def test_unknown_value_is_counted_when_it_appears(tmp_path: Path) -> None:
+    """Once per event and value, and not again when the event disappears."""
     paused = event(EventStatus="Paused")
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, paused, event(FREEZE, "Teleport")), 3)
@@ -280,8 +276,7 @@ def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("removes a folder with an open file")
-def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
-    """When the disk fails at the decision, the event is held as `outbox-unwritable`, and approved once it is back."""
+def test_event_is_held_while_the_outbox_is_unwritable(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
         environment.live(3)
@@ -304,7 +299,7 @@ def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
 
 
 def block(folder: Path) -> None:
-    """The folder is gone, and a file stands where it was."""
+    """Replace the folder by a file."""
     shutil.rmtree(folder)
     folder.write_text("no folder")
 
@@ -313,8 +308,8 @@ def unblock(folder: Path) -> None:
     folder.unlink()
 
 
-def test_a_whole_story_without_a_disk(tmp_path: Path) -> None:
-    """An agent that starts without its disk polls, shows and holds; all of it is written once the disk is there."""
+def test_records_without_a_disk_are_written_when_it_is_back(tmp_path: Path) -> None:
+    """Until then the agent polls, exposes, and holds."""
     block_at = tmp_path / "state"
     block_at.write_text("no folder")
     with AgentEnvironment(tmp_path, path=block_at / "outbox.db") as environment:
@@ -336,9 +331,8 @@ def test_a_whole_story_without_a_disk(tmp_path: Path) -> None:
         ]
 
 
-def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
-    """An event that was approved before is not approved again by an agent that could not read its disk at first;
-    no id is given twice, and what went meanwhile is told."""
+def test_state_in_a_late_outbox_is_adopted(tmp_path: Path) -> None:
+    """No second approval, no id twice, and events that disappeared meanwhile end."""
     folder, away = tmp_path / "state", tmp_path / "away"
     approved, other = event(REBOOT), event(FREEZE, "Freeze", DurationInSeconds=30)
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
@@ -368,8 +362,8 @@ def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
         assert {"b", "d", "e"} <= described
 
 
-def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
-    """When the disk that is found late belongs to another VM, it is set aside and what was seen since is kept."""
+def test_late_outbox_of_another_vm_is_quarantined(tmp_path: Path) -> None:
+    """The records since the start are kept."""
     folder, away = tmp_path / "state", tmp_path / "away"
     with AgentEnvironment(tmp_path, path=folder / "outbox.db", vm=OTHER_VM) as environment:
         environment.see(document(2, event(FREEZE, "Freeze", OTHER_VM.name)), 3)
@@ -386,12 +380,12 @@ def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
         assert list(folder.glob("outbox.db.other-vm-*"))
 
 
-# -- more
+# -- other observations
 
 
 @pytest.mark.parametrize("kind", list(InterruptionKind), ids=str)
-def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> None:
-    """An interruption while an event of ours is Started is told with it; one without any is told after two polls."""
+def test_interruption_is_recorded_with_its_event(tmp_path: Path, kind: InterruptionKind) -> None:
+    """Without an event, it is recorded after two polls."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.live(3)
         environment.observed_interruptions.append(Interruption(kind, 4.2, environment.clock.instant()))
@@ -409,8 +403,7 @@ def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> 
         assert completed.data["summary"]["interruptions_observed"] == 1
 
 
-def test_a_thousand_events(tmp_path: Path) -> None:
-    """A document of a thousand events is decided and recorded without any being missed, and ours are approved."""
+def test_document_with_a_thousand_events_is_handled(tmp_path: Path) -> None:
     events = [
         event(f"{number:08}-0000-0000-0000-000000000000", "Reboot", NAME if number % 50 == 0 else "web-2")
         for number in range(1_000)
@@ -421,15 +414,15 @@ def test_a_thousand_events(tmp_path: Path) -> None:
         assert len({event_id for _, event_id in environment.source.posts}) == len(environment.source.posts) == 20
 
 
-def test_raw_documents_are_handed_on(tmp_path: Path) -> None:
-    """The recording gets each body as it was read, also one that is no document."""
+def test_recording_gets_each_body_unchanged(tmp_path: Path) -> None:
+    """Invalid documents too."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(b"<html>", 0.5)
         assert environment.kept == [b"<html>"]
 
 
-def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
-    """A wall clock set an hour forward, back, or frozen makes no transition and loses none."""
+def test_clock_jump_causes_no_transition(tmp_path: Path) -> None:
+    """An hour forward, an hour back, or a frozen wall clock; no transition is lost."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, event()), 5)
         for step in (3_600, -7_200, 3_600):
@@ -449,8 +442,7 @@ def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
         ]
 
 
-def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
-    """Within a process the wait between two POSTs is of the monotonic clock, whatever the wall clock does."""
+def test_retry_waits_use_the_monotonic_clock(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
         environment.see(document(2, event()), 1)
@@ -462,8 +454,8 @@ def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
         assert len(environment.source.posts) == 2
 
 
-def test_what_a_damaged_file_lost_is_counted_and_logged_as_an_error(tmp_path: Path) -> None:
-    """The rest goes on: the event is not recorded again, its approval not sent again, and no id is given twice."""
+def test_losses_of_a_damaged_outbox_are_counted_and_logged(tmp_path: Path) -> None:
+    """The event isn't recorded or approved again, and no id is used twice."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
         before = {record.id for record in environment.records()}
@@ -486,8 +478,8 @@ def test_what_a_damaged_file_lost_is_counted_and_logged_as_an_error(tmp_path: Pa
         assert environment.writable
 
 
-def test_a_lost_state_gives_no_id_twice_and_approves_nothing_twice(tmp_path: Path) -> None:
-    """The records say what was approved; what they say already is not said again under their ids."""
+def test_lost_state_is_restored_from_records(tmp_path: Path) -> None:
+    """No id is used twice, and nothing is approved twice."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event(), event(FREEZE, "Reboot", Description="a")), 3)
         environment.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)

@@ -1,4 +1,4 @@
-"""What the properties of a random world found, each as a short story."""
+"""Regressions that property tests found, each as a short scenario."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.agent_environment import REBOOT, AgentEnvironment, Source, do
 
 
 class Paused(Source):
-    """The VM stands still for nine seconds just after the answer was read; its clock is set right at once."""
+    """A VM that is paused for nine seconds right after the response was read; then its clock is set."""
 
     pause = 9.0
 
@@ -24,8 +24,8 @@ class Paused(Source):
         return answer
 
 
-def test_a_document_from_before_a_pause_is_not_acted_on(tmp_path: Path) -> None:
-    """A VM that stood still during its poll has an old document, by the wall clock alone: the next one counts."""
+def test_document_from_before_a_pause_postpones_the_approval(tmp_path: Path) -> None:
+    """Only the wall clock shows that the document is old."""
     with AgentEnvironment(tmp_path, source=Paused) as environment:
         environment.source.answer = document(2, event())
         environment.agent.tick()
@@ -38,7 +38,7 @@ def test_a_document_from_before_a_pause_is_not_acted_on(tmp_path: Path) -> None:
 
 
 def lose(environment: AgentEnvironment, folder: Path, away: Path) -> None:
-    """The process ends, and begins again before the volume with its outbox is there."""
+    """End the process, and start another before the volume with its outbox is available."""
     environment.outbox.close()
     shutil.move(folder, away)
     folder.write_text("no folder")
@@ -51,8 +51,8 @@ def find(folder: Path, away: Path) -> None:
 
 
 @pytest.mark.parametrize("while_away", ["updated", "started"])
-def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Path, while_away: str) -> None:
-    """A change seen while the file could not be read has an id of its own; an event is not announced twice."""
+def test_change_before_a_late_outbox_is_recorded_with_its_own_id(tmp_path: Path, while_away: str) -> None:
+    """The event isn't announced twice."""
     folder, away = tmp_path / "state", tmp_path / "away"
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
         environment.see(document(2, event(EventSource="Platform")), 2)
@@ -74,8 +74,8 @@ def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Pa
 
 
 @pytest.mark.linux("removes a folder with an open file")
-def test_a_disk_that_fails_on_a_quiet_vm_is_told(tmp_path: Path) -> None:
-    """Nothing is to be recorded for hours: that it could not be is on `/metrics` all the same, in about a minute."""
+def test_disk_failure_on_a_quiet_vm_is_on_metrics_within_a_minute(tmp_path: Path) -> None:
+    """The heartbeat finds it, without a record to write."""
     folder = tmp_path / "state"
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
         environment.live(3)
@@ -92,8 +92,7 @@ def test_a_disk_that_fails_on_a_quiet_vm_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("while_away", ["still", "gone"])
-def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Path, while_away: str) -> None:
-    """Started before the restart, and known to be so only when the file could be read: nobody watched all the time."""
+def test_started_duration_is_not_observed_over_a_process_without_the_outbox(tmp_path: Path, while_away: str) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
     given = event(EventSource="Platform")
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
@@ -111,8 +110,7 @@ def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Pat
         assert environment.value("started_duration_seconds_count", event_type="Reboot") is None
 
 
-def test_what_came_and_went_without_the_disk_is_not_recorded(tmp_path: Path) -> None:
-    """The state that is found replaces what was observed without it, as at a restart."""
+def test_late_outbox_replaces_observations_of_removed_events(tmp_path: Path) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
     given = event(EventSource="Platform")
     with AgentEnvironment(tmp_path, path=folder / "outbox.db") as environment:
@@ -128,8 +126,8 @@ def test_what_came_and_went_without_the_disk_is_not_recorded(tmp_path: Path) -> 
         ]
 
 
-def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Path) -> None:
-    """Resources that could not be read are published, being perhaps ours; that they turn out not to be is the end."""
+def test_event_with_unreadable_resources_ends_when_it_is_a_neighbours(tmp_path: Path) -> None:
+    """It was published because it might have been the VM's own."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event(Resources="web-1")), 2)
         environment.see(document(3, event(Resources=["web-2"])), 2)
@@ -139,8 +137,7 @@ def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Pa
         ]
 
 
-def test_an_id_in_another_spelling_keeps_its_place(tmp_path: Path) -> None:
-    """Ids are compared without regard to case: records of one event wait in one line, however each spells it."""
+def test_id_in_another_letter_case_keeps_its_place_in_the_queue(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         for number, spelt in enumerate((REBOOT, REBOOT.lower(), REBOOT), start=2):
             environment.see(document(number, event(spelt, EventSource="Platform", Description=str(number))), 2)
@@ -152,8 +149,7 @@ def test_an_id_in_another_spelling_keeps_its_place(tmp_path: Path) -> None:
         assert [record for record in sent if record in recorded] == recorded
 
 
-def test_after_a_clock_set_back_the_age_is_still_true(tmp_path: Path) -> None:
-    """A restart with a source that fails shows when the last document was read, by the clock as it was then set."""
+def test_document_age_is_right_after_a_restart_and_a_clock_set_back(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.live(3)
         environment.clock.wall -= 3600
@@ -167,8 +163,8 @@ def test_after_a_clock_set_back_the_age_is_still_true(tmp_path: Path) -> None:
         assert read - 5 <= shown <= read
 
 
-def test_a_clock_that_runs_ahead_brings_no_turn_forward(tmp_path: Path) -> None:
-    """The second name waits by both clocks: steps too small to be a gap do not count as time that it watched."""
+def test_fast_wall_clock_does_not_shorten_the_wait_of_the_second_name(tmp_path: Path) -> None:
+    """Steps too small to count as a gap don't count as observed time."""
     with AgentEnvironment(tmp_path, policy(takeover_after=20.0)) as environment:
         environment.source.answer = document(2, event(REBOOT, "Reboot", "web-2", "web-1"))
         began = environment.clock.mono
@@ -180,8 +176,8 @@ def test_a_clock_that_runs_ahead_brings_no_turn_forward(tmp_path: Path) -> None:
         assert len(environment.source.posts) == 1
 
 
-def test_what_a_started_event_says_of_its_time_and_takes_back_is_told(tmp_path: Path) -> None:
-    """Losing NotBefore is part of the start and of nothing else: later it is a field that changed."""
+def test_not_before_of_a_started_event_is_recorded_as_an_update(tmp_path: Path) -> None:
+    """Only its removal with the start isn't a change."""
     with AgentEnvironment(tmp_path) as environment:
         given = started(event(EventSource="Platform"))
         for number, not_before in enumerate(("", "soon", ""), start=2):
@@ -194,8 +190,8 @@ def test_what_a_started_event_says_of_its_time_and_takes_back_is_told(tmp_path: 
 
 
 @pytest.mark.parametrize("while_away", ["started", "number down"])
-def test_what_holds_an_approval_is_known_after_the_disk_is_found(tmp_path: Path, while_away: str) -> None:
-    """An id that was seen Started without the disk is never approved; a number that went down holds as ever."""
+def test_reasons_to_hold_are_kept_when_a_late_outbox_is_adopted(tmp_path: Path, while_away: str) -> None:
+    """An id seen Started is never approved; a lower incarnation holds as usual."""
     folder, away = tmp_path / "state", tmp_path / "away"
     given = event()
     with AgentEnvironment(tmp_path, policy(hold_file=str(tmp_path / "hold")), path=folder / "outbox.db") as environment:

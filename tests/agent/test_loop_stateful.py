@@ -1,4 +1,4 @@
-"""The line under everything at once: random documents, outages, full disks, refusals, crashes."""
+"""Property test of the loop: random documents, outages, full disks, refusals, and crashes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LIFE = {"scheduled", "started"}
 CLOSING = {"completed", "canceled", "ended"}
 
 
-class Line(RuleBasedStateMachine):
-    """One VM. The test keeps its own summary of what a poll could see and what was answered to each POST."""
+class LoopMachine(RuleBasedStateMachine):
+    """One VM, and the test's own model of what polls could see and how POSTs were answered."""
 
     @initialize()
     def begin(self) -> None:
         Tried.example()
-        self.folder = Path(tempfile.mkdtemp(prefix="azse-line-", dir=MEMORY))
+        self.folder = Path(tempfile.mkdtemp(prefix="azse-loop-", dir=MEMORY))
         self.hold = self.folder / "hold"
         self.disk, self.away = self.folder / "disk", self.folder / "away"
         self.environment = AgentEnvironment(
@@ -46,7 +46,7 @@ class Line(RuleBasedStateMachine):
         self._show()
 
     def _asked(self) -> None:
-        """A POST arrives: would a naive reading of the rules have let it go?"""
+        """Check on a POST that a naive reading of the rules allows it."""
         at, event_id = self.environment.source.posts[-1]
         given = self.present.get(event_id)
         if event_id in self.accepted:
@@ -54,7 +54,7 @@ class Line(RuleBasedStateMachine):
         if given is None or given["EventStatus"] != "Scheduled" or given["EventSource"] != "User":
             self.violations.append(f"{event_id} should be held")
         if self.hold.exists():
-            self.violations.append(f"{event_id} while the hold file was there")
+            self.violations.append(f"{event_id} while the hold file existed")
         if self.blocked:
             self.violations.append(f"{event_id} without a disk")
         if not self.good:
@@ -130,7 +130,7 @@ class Line(RuleBasedStateMachine):
 
     @rule()
     def toggle_disk(self) -> None:
-        """The folder goes, with the file in it; or it comes back, with that file, as a volume does."""
+        """Remove the folder with its file, or bring it back with that file, as with a volume."""
         if self.blocked:
             self.disk.unlink()
             shutil.move(self.away, self.disk)
@@ -141,8 +141,8 @@ class Line(RuleBasedStateMachine):
     @precondition(lambda self: not self.blocked)
     @rule(seconds=st.sampled_from([1.0, 90.0]))
     def crash(self, seconds: float) -> None:
-        """What a process knew and had not written is gone; POSTs are only judged on what was on disk."""
-        self._live(2)  # a crash between two polls: what was seen is written
+        """Lose what the process had not written; POSTs are judged only by what was on disk."""
+        self._live(2)  # a crash between two polls: the observations are written
         self.environment.restart(seconds)
         self.environment.source.asked = self._asked
 
@@ -153,7 +153,7 @@ class Line(RuleBasedStateMachine):
             assert self.violations == []
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "environment"):
             return
         try:
             if self.blocked:
@@ -165,9 +165,11 @@ class Line(RuleBasedStateMachine):
             assert len(ids) == len(set(ids)), "one id twice"
             kinds = {(record.subject, record.kind) for record in records}
             for event_id in self.seen:
-                assert {(event_id, kind) for kind in LIFE} & kinds, f"{event_id} was seen and never told"
+                assert {(event_id, kind) for kind in LIFE} & kinds, f"{event_id} was seen and never recorded"
                 if event_id not in self.present:
-                    assert {(event_id, kind) for kind in CLOSING} & kinds, f"{event_id} went and that was never told"
+                    assert {(event_id, kind) for kind in CLOSING} & kinds, (
+                        f"{event_id} was removed, and that was never recorded"
+                    )
             for event_id in self.accepted:
                 assert (event_id, "approval.accepted") in kinds
             assert self.environment.value("document_events") == len(self.present)
@@ -177,8 +179,8 @@ class Line(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TestLine = Line.TestCase
-TestLine.settings = settings(
+TestLoop = LoopMachine.TestCase
+TestLoop.settings = settings(
     max_examples=examples(25),
     stateful_step_count=60 if LONG else 30,
     deadline=None,
