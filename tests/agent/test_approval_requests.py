@@ -399,7 +399,7 @@ def test_closed_events_are_dropped_before_undelivered_records(tmp_path: Path) ->
             if environment.value("destination_records_dropped_total", destination="otlp", reason="outbox-full"):
                 break
         else:
-            raise AssertionError("the outbox never filled")
+            raise AssertionError("the outbox is not full")
         assert not environment.agent.status.state.closed
         assert len({event_id for _, event_id in environment.source.posts}) == number // 2
 

@@ -94,12 +94,12 @@ def test_real_page_has_the_expected_layout() -> None:
 
 
 @pytest.mark.windows
-@pytest.mark.not_wine("its loader counts no boots")
-def test_a_real_boot_has_a_number() -> None:
+@pytest.mark.not_wine("its loader does not count boots")
+def test_real_boot_has_an_id() -> None:
     assert boot_id().startswith("windows-")
 
 
 @pytest.mark.linux("reads the address of a page that Linux does not have")
-def test_elsewhere_the_page_is_not_looked_for() -> None:
+def test_page_is_read_on_windows_only() -> None:
     with pytest.raises(OSError, match="not Windows"):
         shared_page()

@@ -225,9 +225,9 @@ def test_flapping_destination_is_logged_as_one_failure(tmp_path: Path) -> None:
             line.go()
             line.clock.go(20)
             line.delivery.tick()
-        said = line.logged()
+        logged = line.logged()
         assert sends[0] > 50
-        assert (said.count("event=destination.failed"), said.count("event=destination.recovered")) == (1, 0)
+        assert (logged.count("event=destination.failed"), logged.count("event=destination.recovered")) == (1, 0)
         limiting.clear()
         for _ in range(8):
             line.clock.go(10)

@@ -605,8 +605,8 @@ class LifecycleRun:
                 assert life, "an end without a beginning"
                 life.clear()
             else:
-                assert record.kind != "scheduled" or not {*FIRST} & {*life}, "begun twice"
-                assert not record.data.get("joined") or not {*FIRST} & {*life}, "joined twice"
+                assert record.kind != "scheduled" or not {*FIRST} & {*life}, "two beginnings"
+                assert not record.data.get("joined") or not {*FIRST} & {*life}, "two joins"
                 life.append(record.kind)
         return {key for key, life in found.items() if life}
 

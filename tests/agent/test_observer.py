@@ -1,4 +1,4 @@
-"""The observer's threads: on clocks turned by hand, and in a process that is really stopped."""
+"""The observer: with clocks driven by hand, and in a process that is really stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STOPPED_SECONDS = 1.2
 
 
 class Troubles(NullLogger):
-    """A log that remembers what failed."""
+    """A log that stores failures."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -50,7 +50,7 @@ class Troubles(NullLogger):
 
 
 class Stage:
-    """An observer whose clocks are numbers and whose ticks come when they are let through."""
+    """An observer with clocks that are numbers, and with ticks that the test releases."""
 
     def __init__(self, rate: Callable[[], float] | None = None) -> None:
         self.mono_ns, self.real_ns = 50 * SECOND, EPOCH
@@ -87,7 +87,7 @@ class Stage:
         self.real_ns += round((mono if wall is None else wall) * SECOND)
 
     def tick(self) -> float:
-        """Lets one tick through; the seconds that it sleeps next."""
+        """Release one tick. Return the seconds of the next sleep."""
         self._go.put(None)
         return self._sleeps.get(timeout=SOON)
 
@@ -95,8 +95,7 @@ class Stage:
         return [(found.kind, found.seconds) for found in self.observer.take()]
 
 
-def test_a_stall_is_taken_once() -> None:
-    """A tick that comes two seconds late is one stall, and what was taken is gone."""
+def test_stall_is_returned_once() -> None:
     with Stage() as stage:
         stage.passes(TICK_SECONDS)
         stage.tick()
@@ -110,11 +109,10 @@ def test_a_stall_is_taken_once() -> None:
 @pytest.mark.parametrize(
     ("wall", "recorded"), [(3.1, (InterruptionKind.STALL, 3.0)), (8.1, (InterruptionKind.STALL, 3.0))]
 )
-def test_what_has_just_ended_is_told_when_it_is_asked_for(
+def test_interruption_that_just_ended_is_returned_by_take(
     wall: float, recorded: tuple[InterruptionKind, float]
 ) -> None:
-    """Whoever asks has read a document, and the next tick may come after it was acted on; the tick tells nothing
-    again."""
+    """The next tick may come too late for its document; it doesn't report the interruption again."""
     with Stage() as stage:
         stage.passes(3.1, wall)
         step = [(InterruptionKind.CLOCK_STEP, wall - 3.1)] if wall > 3.1 else []
@@ -124,8 +122,8 @@ def test_what_has_just_ended_is_told_when_it_is_asked_for(
         assert stage.taken() == []
 
 
-def test_nothing_is_made_up_of_the_time_in_which_nothing_ticks() -> None:
-    """After the end, and while an observer that failed pauses, asking finds no stall."""
+def test_time_without_ticks_is_not_a_stall() -> None:
+    """After the end, and during the pause of a failed observer."""
     with Stage() as stage:
         stage.broken = True
         assert stage.tick() == PAUSE_AFTER_ERROR
@@ -136,8 +134,7 @@ def test_nothing_is_made_up_of_the_time_in_which_nothing_ticks() -> None:
     assert stage.taken() == []
 
 
-def test_clocks_that_fail_while_it_is_asked_are_said() -> None:
-    """The loop that asks goes on."""
+def test_clock_failure_in_take_is_logged() -> None:
     with Stage() as stage:
         stage.broken = True
         assert stage.taken() == []
@@ -147,8 +144,7 @@ def test_clocks_that_fail_while_it_is_asked_are_said() -> None:
 
 @pytest.mark.parametrize(("near", "tick"), [(True, TICK_SECONDS), (False, QUIET_TICK_SECONDS)])
 def test_shortest_stall_is_measured_from_the_end_of_each_sleep(near: bool, tick: float) -> None:
-    """At both rates a wake-up up to 0.199 s late is noise and one of 0.2 s late is a stall; a change of the rate is
-    neither."""
+    """At both rates, a wake-up 0.199 s late is noise and one 0.2 s late is a stall; a change of rate is neither."""
     with Stage() as stage:
         stage.observer.expect(near)
         stage.passes(TICK_SECONDS)
@@ -167,8 +163,8 @@ def test_shortest_stall_is_measured_from_the_end_of_each_sleep(near: bool, tick:
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_the_next_tick_finds_a_step(near: bool) -> None:
-    """Of 0.2 s or more, at both rates; a smaller one is counted with the next."""
+def test_next_tick_observes_a_clock_step(near: bool) -> None:
+    """Of 0.2 s or more, at both rates; a smaller one adds up with the next."""
     with Stage() as stage:
         stage.observer.expect(near)
         stage.passes(TICK_SECONDS)
@@ -183,8 +179,8 @@ def test_the_next_tick_finds_a_step(near: bool) -> None:
     assert stage.log.reasons == []
 
 
-def test_clocks_that_fail_are_said_and_tried_again() -> None:
-    """The thread lives on, and the time in which it saw nothing is no stall."""
+def test_clock_failure_is_logged_and_retried() -> None:
+    """The time without observations isn't a stall."""
     with Stage() as stage:
         stage.broken = True
         assert stage.tick() == PAUSE_AFTER_ERROR
@@ -197,8 +193,8 @@ def test_clocks_that_fail_are_said_and_tried_again() -> None:
     assert stage.log.reasons == ["OverflowError"]
 
 
-def test_a_clock_that_is_slewed_makes_no_step_where_the_system_says_so() -> None:
-    """As on Windows: the wall clock alone runs half as fast again for a minute."""
+def test_slewing_with_a_reported_rate_is_not_a_step() -> None:
+    """As on Windows: only the wall clock runs half as fast again for a minute."""
     with Stage(rate=lambda: 0.5) as stage:
         for _ in range(600):
             stage.passes(TICK_SECONDS, TICK_SECONDS * 1.5)
@@ -212,8 +208,8 @@ def test_a_clock_that_is_slewed_makes_no_step_where_the_system_says_so() -> None
 
 
 @pytest.mark.parametrize("wall", [0.5, 1.0, 1.5])
-def test_a_rate_that_cant_be_read_is_said_and_makes_no_step(wall: float) -> None:
-    """It may be any that a system uses; what no such rate explains is still a step, somewhat short."""
+def test_unreadable_rate_is_logged_and_causes_no_step(wall: float) -> None:
+    """What no possible rate explains is still a step, somewhat too short."""
     rate = system_rate("win32", no_reader)
     with Stage(rate=rate) as stage:
         for _ in range(100):
@@ -232,14 +228,14 @@ def no_reader() -> Callable[[], float]:
     raise OSError(errno.ENOSYS, "no such function")
 
 
-def test_only_windows_is_asked_for_its_rate() -> None:
-    """On Linux the monotonic clock is slewed as the wall clock is: nothing is read."""
+def test_rate_is_read_on_windows_only() -> None:
+    """Linux slews the monotonic clock like the wall clock."""
     assert system_rate("linux", no_reader)() == 0.0
     assert system_rate("win32", lambda: lambda: 0.25)() == 0.25
 
 
-def test_what_nobody_takes_is_bounded() -> None:
-    """The last hundred are kept."""
+def test_number_of_untaken_interruptions_is_limited() -> None:
+    """The newest are kept."""
     with Stage() as stage:
         for number in range(KEPT + 5):
             stage.passes(TICK_SECONDS + 1 + number)
@@ -249,14 +245,13 @@ def test_what_nobody_takes_is_bounded() -> None:
     assert taken[-1] == (InterruptionKind.STALL, KEPT + 5.0)
 
 
-def test_an_observer_that_never_started_can_be_stopped() -> None:
-    """So that an agent that fails to start ends cleanly."""
+def test_observer_that_never_started_can_be_stopped() -> None:
+    """An agent that fails to start ends cleanly."""
     Observer(Troubles()).stop()
 
 
 @pytest.mark.linux("counts descriptors in /proc")
-def test_a_real_observer_leaves_nothing_behind() -> None:
-    """Threads and descriptors are as before."""
+def test_observer_leaves_no_thread_or_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     observer = Observer(Troubles())
     observer.start()
@@ -265,7 +260,7 @@ def test_a_real_observer_leaves_nothing_behind() -> None:
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
-# -- really stopped
+# -- a stopped process
 
 OBSERVING = """
 import json, time
@@ -284,20 +279,20 @@ while True:
 
 
 def stop_and_continue(pid: int, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> float:
-    """Stop a child for so long; the seconds that it was in truth. `meanwhile` is what happens then."""
+    """Stop a child for this many seconds and return the real ones. `meanwhile` runs during the stop."""
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
-    # One thread takes the signal and stops the others, which run on until it has a processor.
+    # One thread handles the signal and stops the others, which run until it gets a processor.
     os.waitid(os.P_PID, pid, os.WSTOPPED)
     meanwhile()
-    time.sleep(seconds)  # what is tested is time that passes
+    time.sleep(seconds)  # the test needs real time
     os.kill(pid, signal.SIGCONT)
     return time.monotonic() - began
 
 
 @pytest.mark.linux("stops a process with SIGSTOP")
-def test_a_stopped_process_has_felt_a_stall() -> None:
-    """SIGSTOP is a stall of the time that it took, up to one tick less, and no step."""
+def test_stopped_process_observes_a_stall() -> None:
+    """SIGSTOP is a stall of its duration, up to one tick less, and no step."""
     with subprocess.Popen([sys.executable, "-c", OBSERVING], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -311,8 +306,8 @@ def test_a_stopped_process_has_felt_a_stall() -> None:
 
 
 @pytest.mark.linux("stops a process with SIGSTOP")
-def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
-    """Stopped while an event of its VM is Started, the agent publishes it as that event's, and polls on as before."""
+def test_agent_stopped_during_an_event_attributes_the_stall(tmp_path: Path) -> None:
+    """Afterwards it polls as before."""
     with MetadataService(load("live-migration")) as service:
         vm = service.vm.name
         service.set_document({"DocumentIncarnation": 1, "Events": [event(Resources=[vm])]})
@@ -324,10 +319,10 @@ def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
             asked, since = len(service.requests), time.monotonic()
             wait_for(lambda: metric(url, "observed_interruption_seconds_sum", OBSERVED) >= lasted - TICK_SECONDS - 0.1)
             most = time.monotonic() - since + 3
-            assert len(service.requests) - asked <= most, "polls that were missed are not made up for"
+            assert len(service.requests) - asked <= most, "missed polls must not be repeated"
         service.set_document({"DocumentIncarnation": 3, "Events": []})
     records = [record for record in outbox(tmp_path) if record.kind == "interruption.observed"]
-    # A busy machine may stop the agent for a moment of its own: the longest is the one that was made here.
+    # A busy machine may also stop the agent for a moment: the longest stop is that of the test.
     record = max(records, key=lambda record: float(record.data["interruption"]["seconds"]))
     recorded = record.data["interruption"]
     assert record.subject == event()["EventId"]
@@ -341,9 +336,8 @@ FROZEN_SECONDS = 0.5
 
 
 @pytest.mark.linux("stops a process with SIGSTOP")
-def test_what_is_felt_until_the_end_of_its_event_is_in_each_summary(tmp_path: Path) -> None:
-    """Of events that are gone when the VM runs again, none closes without the freeze: the poll that finds it gone comes
-    before the observer's next tick as often as after it."""
+def test_stall_until_the_end_of_the_event_is_in_its_summary(tmp_path: Path) -> None:
+    """The poll that finds the event removed often comes before the observer's next tick."""
     with MetadataService(load("live-migration")) as service:
         vm, number = service.vm.name, 1
         service.set_document({"DocumentIncarnation": number, "Events": []})
@@ -374,7 +368,7 @@ OBSERVED = 'kind="stall",attributed="true"'
 
 @contextlib.contextmanager
 def agent(source: str, folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """An agent that keeps its records, because whom it sends them to is not there; with the address of its metrics."""
+    """Start an agent that keeps its records, because their destination is missing; yield the address of its metrics."""
     command = [sys.executable, "-m", "exporter", "run", f"--source.url={source}", f"--outbox.path={folder / 'outbox'}"]
     command += ["--web.listen-address=127.0.0.1:0", "--otlp.endpoint=http://127.0.0.1:1", "--log.format=json", *flags]
     with (folder / "log").open("w") as log:
@@ -392,16 +386,16 @@ def _listening(log: Path) -> str:
 
 
 def wait_for(holds: Callable[[], T]) -> T:
-    """What `holds` answers, as soon as it is true."""
+    """Return the result of `holds` as soon as it is true."""
     deadline = time.monotonic() + 3 * SOON
     while not (answer := holds()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)  # between two looks at another process
+        assert time.monotonic() < deadline, "timeout"
+        time.sleep(0.05)  # time between two requests to another process
     return answer
 
 
 def metric(url: str, name: str, labels: str = "") -> float:
-    """The value of one series, -1 where it is not."""
+    """Return the value of one series; -1 if it doesn't exist."""
     with urllib.request.urlopen(url, timeout=SOON) as answer:  # noqa: S310  # our own agent on loopback
         text = answer.read().decode()
     wanted = set(labels.split(",")) - {""}

@@ -1,7 +1,7 @@
-"""Gate, status, page, gauges and event files say the same of each event, whatever a document holds.
+"""Gate, status, page, gauges, and event files agree on each event, whatever a document contains.
 
-They are held against each other and against `gauges_reading`, which reads the documents for itself: whose an event is,
-of which type, whether it has started, and when it may.
+They are compared with each other and with `gauges_reading`, which reads the documents independently: ownership, type,
+whether an event has started, and when it may start.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ TYPES: Final = ("Reboot", "Freeze", "Nap")
 
 @dataclass(frozen=True)
 class Twice:
-    """A field that is there twice in one object."""
+    """A field that appears twice in one object."""
 
     value: Any
 
 
 def body(number: int, items: list[dict[str, Any]]) -> bytes:
-    """A document of these events; `...` leaves a field out."""
+    """Return a document of these events; `...` omits a field."""
     objects = []
     for item in items:
         pairs = []
@@ -61,14 +61,14 @@ def body(number: int, items: list[dict[str, Any]]) -> bytes:
 
 
 class Judged(Watched):
-    """Notes each POST for an event of which the last body does not say all that an approval needs."""
+    """Stores each POST for an event with fields missing in the last body that an approval needs."""
 
     def __init__(self, clock: Any) -> None:
         super().__init__(clock)
         self.wrong: list[str] = []
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
-        """A POST, which must rest on the last body alone."""
+        """Check a POST, which must be justified by the last body only."""
 
         def judged() -> None:
             leave()
@@ -77,7 +77,7 @@ class Judged(Watched):
         super().approve(event_id, judged, left)
 
     def judge(self, event_id: str) -> None:
-        """Notes a POST that leaves without what the last body must say."""
+        """Store a POST that is sent without the required fields in the last body."""
         alone = Life(0.0)
         items = [item for item in self.sheet.items or () if oracle.same(str(item.get("EventId")), event_id)]
         alone.reads(items[0], TIMES)
@@ -100,10 +100,10 @@ class Shown:
         self.source.sheet = self.sheet = Sheet(TIMES, all_events)
         self.source.environment = self.environment
         self.items: list[dict[str, Any]] = []
-        self.keeper = self.new_keeper()
+        self.keeper = self.new_event_files()
 
-    def new_keeper(self) -> Reconciler:
-        """The event files of another process."""
+    def new_event_files(self) -> Reconciler:
+        """Create the event files of another process."""
         clock = self.environment.clock
         return Reconciler(
             Folder(str(self.files)),
@@ -114,49 +114,49 @@ class Shown:
             monotonic=clock.monotonic,
         )
 
-    # -- what happens
+    # -- actions
 
     def shows(self, items: list[dict[str, Any]]) -> None:
-        """The next document has these events."""
+        """Set the events of the next document."""
         self.items = items
         self.source.number += 1
         self.source.answer = body(self.source.number, items)
 
     def moves(self, which: int, fields: dict[str, Any]) -> None:
-        """One of the events says something else."""
+        """Change a field of one event."""
         items = list(self.items)
         if items:
             items[which % len(items)] = {**items[which % len(items)], **fields}
         self.shows(items)
 
     def repeats(self, which: int, fields: dict[str, Any], first: bool) -> None:
-        """One of the ids is there twice."""
+        """Add a second event with one of the ids."""
         if self.items:
             twin = {**self.items[which % len(self.items)], **fields}
             self.shows([twin, *self.items] if first else [*self.items, twin])
 
     def loses(self, which: int) -> None:
-        """One of the events is gone."""
+        """Remove one of the events."""
         self.shows([item for place, item in enumerate(self.items) if place != which % len(self.items)])
 
     def source_is(self, broken: str) -> None:
-        """The source answers (empty), or times out."""
+        """Let the source return documents (empty), or time out."""
         self.source.broken = broken
 
     def knows_itself(self, known: bool) -> None:
-        """The VM's own name is known, or is not."""
+        """Make the VM's own name known, or unknown."""
         self.environment.identity = VmIdentity(VM) if known else VmIdentity()
 
     def restarts(self, seconds: float) -> None:
-        """Another process, with what was on disk."""
+        """Start another process with the outbox on disk."""
         self.sheet.restarts()
         self.environment.restart(seconds)
         self.sheet.begins(self.environment.clock.wall, self.environment.clock.mono)
-        self.keeper = self.new_keeper()
+        self.keeper = self.new_event_files()
         self.agrees()
 
     def lives(self, seconds: float) -> None:
-        """Turns once and looks, or for so long and looks again."""
+        """Run one pass and check; then run for this many seconds and check again."""
         self.environment.agent.tick()
         self.agrees()
         self.environment.clock.go(0.5)
@@ -164,48 +164,48 @@ class Shown:
             self.environment.live(seconds)
             self.agrees()
 
-    # -- the look
+    # -- checks
 
     @property
     def vm_name(self) -> str:
-        """The VM's own name as the agent knows it now."""
+        """Return the VM's own name as the agent knows it now."""
         return self.environment.identity.vm.name
 
     def agrees(self) -> None:
-        """Each output says of each event what the reading says."""
-        assert self.source.wrong == [], "approved on what the document did not say"
+        """Compare what each output has about each event with the sheet."""
+        assert self.source.wrong == [], "approved without a field of the document"
         own = self.sheet.own(self.vm_name)
-        near = {key: self.lives_of(key) for key in self.sheet.events() if key in own or self.may_be_own(key)}
+        near = {key: self.life_of(key) for key in self.sheet.events() if key in own or self.may_be_own(key)}
         self.gauges(own)
         gate = self.gate(own)
         self.page(near, gate)
         if self.environment.agent.status.knows_its_events:
             self.event_files(own)
 
-    def lives_of(self, key: str) -> Life:
-        """What was read of an event."""
+    def life_of(self, key: str) -> Life:
+        """Return what was read of an event."""
         return self.sheet.lives[key]
 
     def may_be_own(self, key: str) -> bool:
-        """Whose it is is not known."""
-        return not self.vm_name or self.lives_of(key).names is None
+        """Return whether the ownership of an event is unknown."""
+        return not self.vm_name or self.life_of(key).names is None
 
     def gauges(self, own: Mapping[str, Any]) -> None:
-        """Those series, those values, and no others."""
+        """Compare the gauges: exactly those series and values."""
         shown = {item["EventId"] for item in own.values()}
-        expected = self.sheet.says(self.vm_name, self.environment.clock.mono, shown)
+        expected = self.sheet.series(self.vm_name, self.environment.clock.mono, shown)
         assert families(self.environment.sink, EVENTS) == pytest.approx(expected, abs=1e-3)
 
     def gate(self, own: Mapping[str, Any]) -> Gate:
-        """It is closed by an own event that started, was approved or is near, and by no other."""
+        """Check the gate: only an own event that started, was approved, or is near closes it."""
         status, now = self.environment.agent.status, self.environment.clock.instant()
         gate = gate_of(status, now, GatePolicy(LEAD, TYPES))
         seen(gate.reason.name.lower().replace("_", "-"))
         if gate.reason is GateReason.STALE and not self.sheet.decided:
-            return gate  # the time of the last good document may lag on disk
+            return gate  # the saved time of the last valid document may lag
         closing = []
         for key in own:
-            life = self.lives_of(key)
+            life = self.life_of(key)
             due = life.starts is not None and self.environment.clock.wall >= life.starts - LEAD
             if life.kind in TYPES and (life.phase == "Started" or key in self.sheet.accepted or due):
                 closing.append(life.kind)
@@ -216,7 +216,7 @@ class Shown:
         return gate
 
     def page(self, near: Mapping[str, Life], gate: Gate) -> None:
-        """The page and its JSON show all but what is known to be of others, each as it was last read."""
+        """Check the page and its JSON: all events except known neighbours' ones, with the last readable fields."""
         now = self.environment.clock.instant()
         value = answered(self.environment.agent.status, now, gate=gate)
         cards = {plain(terms(card)["EventId"]): card for card in read(render_page(value)).all("article")}
@@ -240,7 +240,7 @@ class Shown:
             assert ("Not before" in terms(card)) is (life.starts is not None)
 
     def event_files(self, own: Mapping[str, Any]) -> None:
-        """One file for each own event, with Azure's object as it came."""
+        """Check the event files: one per own event, with Azure's object as received."""
         self.keeper.reconcile(self.environment.agent.status, running=True)
         found = {event_id.lower(): value for event_id, value in event_files(self.files).items()}
         assert set(found) == set(own)
@@ -248,7 +248,7 @@ class Shown:
         for item in json.loads(self.source.sheet_body)["Events"]:
             items.setdefault(item["EventId"].lower(), item)
         for key, value in found.items():
-            life = self.lives_of(key)
+            life = self.life_of(key)
             assert value["event"] == items[key]
             assert (value["event_type"], value["status"]) == (life.kind, life.phase.replace("other", "unknown"))
             assert (value["not_before"] is None) is (life.due is None)
@@ -271,7 +271,7 @@ WHICH: Final = st.integers(0, 2)
 
 
 def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
-    """A strategy for one call of a method of `Shown`."""
+    """Return a strategy for one call of a method of `Shown`."""
     return st.tuples(st.just(name), st.tuples(*arguments))
 
 
@@ -291,11 +291,10 @@ SCENARIOS: Final = st.lists(
 
 @settings(max_examples=examples(25))
 @given(st.booleans(), SOME, SCENARIOS)
-def test_every_output_says_the_same_of_an_event(
+def test_outputs_agree_on_every_event(
     everything: bool, first: list[dict[str, Any]], scenario: list[tuple[tuple[str, tuple[Any, ...]], float]]
 ) -> None:
-    """After every step, restarts and fields that can't be read included, whatever is published of other VMs' events;
-    and nothing is approved on an old value."""
+    """After every step, whatever is published of neighbours' events; nothing is approved on an old value."""
     Tried.example(steps=len(scenario))
     with tempfile.TemporaryDirectory(prefix="azse-outputs-", dir=MEMORY) as folder:
         shown = Shown(Path(folder), everything)
@@ -322,8 +321,8 @@ UNREADABLE: Final[tuple[Mapping[str, Any], ...]] = (
 
 
 @pytest.mark.parametrize("fields", UNREADABLE, ids=str)
-def test_no_output_of_a_record_has_a_value_that_cannot_be_read(tmp_path: Path, fields: Mapping[str, Any]) -> None:
-    """The attributes, the properties and the log have the last value that could be read, in the closing record too."""
+def test_record_outputs_have_the_last_readable_values(tmp_path: Path, fields: Mapping[str, Any]) -> None:
+    """Attributes, properties, and the log; also in the closing record."""
     readable = started(event())
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(body(2, [readable]), 2)
@@ -349,8 +348,8 @@ def test_no_output_of_a_record_has_a_value_that_cannot_be_read(tmp_path: Path, f
         assert properties.get("event_source") == (None if "EventSource" in fields else "User")
 
 
-def test_fields_of_an_element_that_cannot_be_tracked_are_in_no_output(tmp_path: Path) -> None:
-    """Of a second event with the same id, the record is about the VM."""
+def test_fields_of_an_untrackable_element_are_in_no_output(tmp_path: Path) -> None:
+    """The record of a second event with the same id is about the VM."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(body(2, [event(), event(kind="Freeze")]), 2)
         elements = [record for record in environment.records("event.rejected") if record.data["event_id"] is None]

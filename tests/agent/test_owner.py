@@ -1,4 +1,4 @@
-"""The stored state of an unknown owner: a copied disk has the state of another VM. It is used once this VM is known."""
+"""Adoption of the stored state: a copied disk contains the state of another VM, so it waits for the identity."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.support.agent_environment import (
 )
 
 SILENT: Final = VmIdentity(Vm(name=NAME), confirmed=False)
-"""The configured name, while the metadata service does not return the identity."""
+"""The configured name, while the metadata service doesn't return the identity."""
 NO_ID: Final = VmIdentity(Vm(name=NAME))
 """The same after a 404."""
 NAMELESS: Final = VmIdentity(confirmed=False)
-"""No name is configured, and the metadata service does not return the identity."""
+"""No configured name, and the metadata service doesn't return the identity."""
 BOOT: Final = "0b2c7b5f-5d5b-4b39-9d38-dd3b8f6a1f4e"
 NEXT_BOOT: Final = "57fb6e2e-93e5-4ba6-9a4c-3b9c9e3d4b0d"
 
 
-def taken(environment: AgentEnvironment) -> list[Record]:
-    """All that a destination gets now."""
+def available(environment: AgentEnvironment) -> list[Record]:
+    """Return all records that a destination can get now."""
     found: list[Record] = []
     while batch := environment.outbox.next("otlp", 100):
         found += [queued.record for queued in batch]
@@ -46,22 +46,22 @@ def taken(environment: AgentEnvironment) -> list[Record]:
 
 
 def logged_ids(environment: AgentEnvironment) -> set[str]:
-    """The ids of the records that the log has."""
+    """Return the ids of the records in the log."""
     return {found for kind in KINDS for line in environment.said(kind) for found in re.findall(r" id=(\S+)", line)}
 
 
-def begins_again(environment: AgentEnvironment, given: VmIdentity) -> None:
-    """Another process on the disk that this world has written."""
+def restart_process(environment: AgentEnvironment, given: VmIdentity) -> None:
+    """Start another process with the same disk."""
     environment.identity = given
     environment.restart()
 
 
-def test_nothing_of_another_vms_disk_is_used_or_delivered(tmp_path: Path) -> None:
-    """Its event isn't shown, its records aren't sent, and once this VM is known the file is set aside."""
+def test_state_and_records_of_another_vm_are_not_used(tmp_path: Path) -> None:
+    """Its event isn't shown, its records aren't sent, and the file is quarantined once this VM is known."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 3)
         environment.clock.go(60)
-        begins_again(environment, SILENT)
+        restart_process(environment, SILENT)
         assert not environment.agent.status.state.tracked
         environment.see(document(3, event(FREEZE, "Freeze", EventSource="Platform")), OWNER_SECONDS - 10)
         assert environment.outbox.next("otlp", 100) == []
@@ -70,44 +70,44 @@ def test_nothing_of_another_vms_disk_is_used_or_delivered(tmp_path: Path) -> Non
         assert environment.writable
         environment.identity = VmIdentity(OTHER_VM)
         environment.live(3)
-        assert {record.subject for record in taken(environment)} == {FREEZE, NAME}
+        assert {record.subject for record in available(environment)} == {FREEZE, NAME}
         assert list(tmp_path.glob("outbox.db.other-vm-*"))
 
 
 @pytest.mark.parametrize("given", [VmIdentity(VM), NO_ID], ids=["the same vmId", "a 404"])
-def test_the_state_is_used_as_soon_as_the_identity_is_answered(tmp_path: Path, given: VmIdentity) -> None:
-    """The event goes on: it is not recorded again, and its approval is not sent again."""
+def test_state_is_adopted_once_the_identity_is_known(tmp_path: Path, given: VmIdentity) -> None:
+    """The event continues: it is neither recorded nor approved again."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 3)
-        begins_again(environment, SILENT)
+        restart_process(environment, SILENT)
         environment.live(20)
         environment.identity = given
         environment.live(3)
-        kinds = [record.kind for record in taken(environment)]
+        kinds = [record.kind for record in available(environment)]
         assert kinds.count("scheduled") == kinds.count("approval.accepted") == 1
         assert kinds.count("agent.started") == 2
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
-def test_a_silent_identity_keeps_records_in_memory_for_a_minute_only(tmp_path: Path) -> None:
-    """Then the state is used, and what is new is on disk. Until then no approval is sent."""
+def test_state_is_adopted_after_a_minute_without_an_identity(tmp_path: Path) -> None:
+    """Until then records stay in memory, and no approval is sent."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, event()), 3)
-        begins_again(environment, SILENT)
+        restart_process(environment, SILENT)
         environment.see(document(3, event(), event(FREEZE, "Freeze")), OWNER_SECONDS - 5)
         assert FREEZE not in {record.subject for record in environment.records()}
         environment.live(10)
         assert FREEZE in {record.subject for record in environment.records("scheduled")}
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
-        ids = [record.id for record in taken(environment)]
+        ids = [record.id for record in available(environment)]
         assert len(ids) == len(set(ids)) > 0
 
 
-def test_an_interruption_and_an_outage_before_that_are_recorded(tmp_path: Path) -> None:
-    """An interruption under the time at which it was observed, the outage from its beginning; each once."""
+def test_interruption_and_outage_before_the_adoption_are_recorded(tmp_path: Path) -> None:
+    """The interruption at its time of observation, the outage from its beginning; each once."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run")) as environment:
         environment.see(document(2, started(event())), 3)
-        begins_again(environment, SILENT)
+        restart_process(environment, SILENT)
         began = environment.clock.utc()
         environment.observed_interruptions.append(
             Interruption(InterruptionKind.STALL, 2.0, environment.clock.instant())
@@ -127,11 +127,11 @@ def test_an_interruption_and_an_outage_before_that_are_recorded(tmp_path: Path) 
         assert len(ids) == len(set(ids))
 
 
-def test_what_was_read_just_before_a_restart_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
-    """A restart of half a minute at most leaves no hole in the gauges and opens no gate. Nothing is decided on it."""
+def test_stored_document_is_shown_after_a_quick_restart(tmp_path: Path) -> None:
+    """At most 30 s: the gauges have no hole, and the gate doesn't open. No decision uses it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.see(document(2, started(event())), 3)
-        begins_again(environment, SILENT)
+        restart_process(environment, SILENT)
         assert environment.value("events", event_type="Reboot", event_status="Started") == 1
         environment.see(TIMEOUT, 5)
         assert environment.value("events", event_type="Reboot", event_status="Started") == 1
@@ -142,11 +142,11 @@ def test_what_was_read_just_before_a_restart_is_shown_until_it_is_read_again(tmp
 
 
 @pytest.mark.parametrize("given", [SILENT, NAMELESS], ids=["a configured name", "no name"])
-def test_state_of_the_same_boot_is_used_without_the_identity(tmp_path: Path, given: VmIdentity) -> None:
-    """No copied disk is in the same boot. So an event that comes and goes before the identity is known is recorded."""
+def test_state_of_the_same_boot_is_adopted_without_the_identity(tmp_path: Path, given: VmIdentity) -> None:
+    """A copied disk is never in the same boot. A short event before the identity is known is recorded."""
     with AgentEnvironment(tmp_path, boot_id=BOOT) as environment:
         environment.see(document(2), 3)
-        begins_again(environment, given)
+        restart_process(environment, given)
         environment.see(document(3, event()), 2)
         environment.see(document(4, started(event())), 2)
         environment.see(document(5), 2)
@@ -160,12 +160,11 @@ def test_state_of_the_same_boot_is_used_without_the_identity(tmp_path: Path, giv
         assert logged_ids(environment) == {record.id for record in environment.records()}
 
 
-def test_interruption_in_the_same_boot_is_on_disk_and_in_the_summary_without_the_identity(tmp_path: Path) -> None:
-    """The metadata service is silent on both paths: a stall of a Started event is written within two polls and a
-    second, and a kill does not lose it."""
+def test_interruption_in_the_same_boot_is_committed_without_the_identity(tmp_path: Path) -> None:
+    """Without any response, a stall of a Started event is on disk within two polls and a second."""
     with AgentEnvironment(tmp_path, policy(mode="dry-run"), boot_id=BOOT) as environment:
         environment.see(document(2, started(event())), 3)
-        begins_again(environment, NAMELESS)
+        restart_process(environment, NAMELESS)
         environment.see(TIMEOUT, 4)
         environment.observed_interruptions.append(
             Interruption(InterruptionKind.STALL, 2.0, environment.clock.instant())
@@ -173,7 +172,7 @@ def test_interruption_in_the_same_boot_is_on_disk_and_in_the_summary_without_the
         environment.live(4)
         (interruption,) = environment.records("interruption.observed")
         assert interruption.subject == REBOOT
-        begins_again(environment, NAMELESS)
+        restart_process(environment, NAMELESS)
         environment.live(12)
         assert len(environment.records("source.unavailable")) == 1
         environment.see(document(2, started(event())), 3)
@@ -187,7 +186,7 @@ def test_interruption_in_the_same_boot_is_on_disk_and_in_the_summary_without_the
 
 @pytest.mark.parametrize("boots", [(BOOT, NEXT_BOOT), ("windows-7", "windows-7"), ("", "")])
 def test_state_of_another_or_unproven_boot_waits_for_the_identity(tmp_path: Path, boots: tuple[str, str]) -> None:
-    """What the log then has before it is no record yet, and has no id."""
+    """Log lines before the adoption have no record id."""
     with AgentEnvironment(tmp_path, boot_id=boots[0]) as environment:
         environment.see(document(2), 3)
         environment.identity = NAMELESS

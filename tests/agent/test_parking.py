@@ -1,7 +1,7 @@
-"""What a destination refuses: a record is parked only if it was refused alone while another one was accepted after it.
+"""Parking: a record is parked only if it was rejected alone while another one was accepted after it.
 
-Outages, passing refusals, refused records and restarts in any mixture; the rule is checked against the requests that
-the destination saw.
+Outages, transient and permanent rejections, and restarts, in any mixture. The rule is checked against the requests that
+the destination received.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
     "500": lambda: Retryable("other", "HTTP 500", needs_operator=True),
     "html": lambda: Retryable("protocol", "a success that is not OTLP", needs_operator=True),
     "unknown": lambda: Retryable("other", "a condition that is not known"),
-    "mistake": lambda: ZeroDivisionError("of ours"),
+    "mistake": lambda: ZeroDivisionError("a bug"),
 }
-"""What may be one record's own fault, some of it only if it repeats."""
+"""Failures that one record can cause, some of them only if they repeat."""
 AT_ONCE: Final = ("400", "413")
-"""Of these, what is a refusal the first time."""
+"""Those that count as a rejection the first time."""
 OUTAGES: Final[dict[str, Callable[[], Exception]]] = {
     "network": lambda: Retryable("connect", smaller=True),
     "timeout": lambda: Retryable("timeout"),
@@ -46,7 +46,7 @@ OUTAGES: Final[dict[str, Callable[[], Exception]]] = {
     "redirect": lambda: Retryable("redirect", needs_operator=True),
     "configuration": lambda: Retryable("configuration", needs_operator=True),
 }
-"""What is never one record's own fault."""
+"""Failures that a single record never causes."""
 ANSWERS: Final = REFUSALS | OUTAGES
 OUTAGE_SECONDS: Final = 3600.0
 MANY: Final = 2_000
@@ -54,7 +54,7 @@ MANY: Final = 2_000
 
 @dataclass
 class Peer:
-    """A destination that answers what a test says and notes each request: the ids, and the answer, "" for accepted."""
+    """A destination with scripted results that stores each request: the ids, and the result, "" for accepted."""
 
     answer: Callable[[Sequence[Record]], str] = lambda _records: ""
     batch_size: int = 100
@@ -70,30 +70,30 @@ class Peer:
             raise ANSWERS[answer]()
 
     def idle(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     @property
     def accepted(self) -> list[str]:
         return [record_id for ids, answer in self.seen for record_id in ids if not answer]
 
 
-def refusing(bad: Iterable[Record], answer: str) -> Callable[[Sequence[Record]], str]:
-    """Answers so to requests that contain one of these records."""
+def rejecting(bad: Iterable[Record], answer: str) -> Callable[[Sequence[Record]], str]:
+    """Return this failure for requests that contain one of these records."""
     ids = {record.id for record in bad}
     return lambda records: answer if any(record.id in ids for record in records) else ""
 
 
 def by_request(fails: Callable[[int], bool], answer: str) -> Callable[[Sequence[Record]], str]:
-    """Answers so to each request whose number, from 0 on, is one that `fails`."""
+    """Return this failure for each request if `fails` is true of its number, from 0 on."""
     numbers = itertools.count()
     return lambda _records: answer if fails(next(numbers)) else ""
 
 
 def turn(line: Line) -> None:
-    """One turn as the loop of the thread makes it."""
+    """Run one pass like the loop of the thread."""
     try:
         line.turn()
     except ZeroDivisionError as error:
@@ -101,7 +101,7 @@ def turn(line: Line) -> None:
 
 
 def drain(line: Line, turns: int = 2_000) -> None:
-    """Turns until nothing waits, or so often."""
+    """Run passes until nothing waits, or up to a maximum."""
     for _ in range(turns):
         if not line.waiting():
             return
@@ -115,8 +115,8 @@ def for_a_while(line: Line, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_nothing_is_parked_while_nothing_is_accepted(tmp_path: Path, answer: str) -> None:
-    """An hour of the same answer to everything, as of a proxy, parks nothing; then every record arrives, once."""
+def test_no_record_is_parked_while_none_is_accepted(tmp_path: Path, answer: str) -> None:
+    """An hour of the same response to everything, as from a proxy; then every record arrives once."""
     wanted = scenarios(events=8, each=100)
     peer = Peer(lambda _records: answer if down else "")
     down = [True]
@@ -125,7 +125,7 @@ def test_nothing_is_parked_while_nothing_is_accepted(tmp_path: Path, answer: str
         for_a_while(line, OUTAGE_SECONDS)
         queue = line.outbox.queues()["otlp"]
         assert (queue.parked, queue.records, queue.oldest) == (0, len(wanted), wanted[0].time)
-        assert queue.error, "the page says that the destination fails"
+        assert queue.error, "the page must show the failure"
         assert line.logged().count("event=destination.failed") == 1
         down.clear()
         for_a_while(line, 61)
@@ -137,8 +137,8 @@ def test_nothing_is_parked_while_nothing_is_accepted(tmp_path: Path, answer: str
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_outage_costs_at_most_two_requests_a_round(tmp_path: Path, answer: str) -> None:
-    """However many records wait: after the first batch is in pieces, each back-off ends with one or two requests."""
+def test_outage_causes_two_requests_per_round_at_most(tmp_path: Path, answer: str) -> None:
+    """However many records wait: once the first batch is split, each back-off ends with one or two requests."""
     peer = Peer(lambda _records: answer)
     with Line(tmp_path, peer) as line:
         line.put(*(a_record(number, subject=f"event-{number % 50}") for number in range(MANY)))
@@ -155,13 +155,11 @@ def test_an_outage_costs_at_most_two_requests_a_round(tmp_path: Path, answer: st
 @pytest.mark.parametrize("answer", REFUSALS)
 @pytest.mark.parametrize("position", [0, 11, 23])
 @pytest.mark.parametrize("events", [1, 4])
-def test_a_refused_record_blocks_no_other_and_is_parked(
-    tmp_path: Path, answer: str, position: int, events: int
-) -> None:
-    """One record that is always refused is parked; all others arrive in order, the ones behind it included."""
+def test_rejected_record_is_parked_and_blocks_no_other(tmp_path: Path, answer: str, position: int, events: int) -> None:
+    """The others arrive in order."""
     wanted = scenarios(events=events, each=24 // events)
     bad, good = wanted[position], [record for record in wanted if record is not wanted[position]]
-    peer = Peer(refusing([bad], answer))
+    peer = Peer(rejecting([bad], answer))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         for _ in range(200):
@@ -177,11 +175,10 @@ def test_a_refused_record_blocks_no_other_and_is_parked(
 
 
 @pytest.mark.parametrize("answer", REFUSALS)
-def test_a_refused_record_waits_until_another_is_accepted(tmp_path: Path, answer: str) -> None:
-    """With nothing to compare it with a record is kept, tried again with a back-off, and reported; the next record of
-    its event, whenever it comes, is not held up."""
+def test_rejected_record_waits_until_another_is_accepted(tmp_path: Path, answer: str) -> None:
+    """It is retried with a back-off and reported; the next record of its event isn't delayed."""
     bad = a_record(1, subject="one")
-    peer = Peer(refusing([bad], answer))
+    peer = Peer(rejecting([bad], answer))
     with Line(tmp_path, peer) as line:
         line.put(bad)
         for_a_while(line, OUTAGE_SECONDS)
@@ -198,11 +195,11 @@ def test_a_refused_record_waits_until_another_is_accepted(tmp_path: Path, answer
 
 
 @pytest.mark.parametrize("answer", OUTAGES)
-def test_an_outage_parks_nothing_even_if_it_meets_one_record_only(tmp_path: Path, answer: str) -> None:
-    """The network, overload, a missing right or a wrong address are never a record's fault: the order is kept."""
+def test_outage_with_one_record_parks_nothing(tmp_path: Path, answer: str) -> None:
+    """The network, overload, a missing role, or a wrong address is never a record's fault: order is kept."""
     wanted = scenarios(events=3, each=4)
     bad = wanted[5]
-    peer = Peer(refusing([bad], answer))
+    peer = Peer(rejecting([bad], answer))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         for_a_while(line, OUTAGE_SECONDS)
@@ -217,11 +214,8 @@ def test_an_outage_parks_nothing_even_if_it_meets_one_record_only(tmp_path: Path
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize(("events", "each"), [(6, 1), (6, 5), (1, 12)])
-def test_passing_trouble_parks_nothing_however_long_it_lasts(
-    tmp_path: Path, answer: str, events: int, each: int
-) -> None:
-    """Whether it ends after the first request, the thirtieth or any in between, at whatever step of the search; of an
-    outage, which begins no search, after every fifth."""
+def test_transient_failure_of_any_length_parks_nothing(tmp_path: Path, answer: str, events: int, each: int) -> None:
+    """It ends after the first request, the thirtieth, or any in between; an outage after every fifth."""
     for number in range(0, 30, 5 if answer in OUTAGES else 1):
         peer = Peer(by_request(lambda request, number=number: request < number, answer), batch_size=8)  # type: ignore[misc]  # its own number
         wanted = scenarios(events=events, each=each)
@@ -232,13 +226,15 @@ def test_passing_trouble_parks_nothing_however_long_it_lasts(
         assert sorted(peer.accepted) == sorted(record.id for record in wanted)
         if answer in OUTAGES or (number <= CERTAIN and answer not in AT_ONCE):
             assert in_order(peer.accepted, wanted)
-        assert not passed_without_reason(peer, wanted)
+        assert not overtaking_without_rejection(peer, wanted)
 
 
 @pytest.mark.parametrize("answer", REFUSALS)
 @pytest.mark.parametrize("period", [2, 3, 5])
-def test_a_destination_that_refuses_every_other_request_gets_all(tmp_path: Path, answer: str, period: int) -> None:
-    """As of two collectors behind one name of which one is broken: what is refused once is accepted soon."""
+def test_destination_that_rejects_every_other_request_gets_all_records(
+    tmp_path: Path, answer: str, period: int
+) -> None:
+    """As with two collectors behind one name, one of them broken."""
     for phase in range(period):
         peer = Peer(by_request(lambda request, phase=phase: request % period != phase, answer))  # type: ignore[misc]  # its own phase
         wanted = scenarios(events=3, each=10)
@@ -250,8 +246,8 @@ def test_a_destination_that_refuses_every_other_request_gets_all(tmp_path: Path,
 
 
 @pytest.mark.parametrize("answer", REFUSALS)
-def test_a_destination_that_refuses_at_random_gets_all(tmp_path: Path, answer: str) -> None:
-    """Half of all requests are refused, whatever is in them."""
+def test_destination_that_rejects_at_random_gets_all_records(tmp_path: Path, answer: str) -> None:
+    """Half of all requests are rejected, whatever they contain."""
     for seed in range(10):
         chance = random.Random(seed)  # noqa: S311  # the same in every run
         peer = Peer(by_request(lambda _request, chance=chance: chance.random() < 0.5, answer))  # type: ignore[misc]  # its own chance
@@ -262,8 +258,8 @@ def test_a_destination_that_refuses_at_random_gets_all(tmp_path: Path, answer: s
             assert (line.parked(), line.waiting()) == (0, 0)
 
 
-def test_one_acceptance_in_an_outage_parks_nothing(tmp_path: Path) -> None:
-    """A proxy that refuses everything for an hour but for one request: the refused records are not taken for bad."""
+def test_single_acceptance_during_an_outage_parks_nothing(tmp_path: Path) -> None:
+    """A proxy rejects everything for an hour, except for one request."""
     wanted = scenarios(events=9, each=9)
     lucky = wanted[50].id
     peer = Peer(lambda records: "" if [record.id for record in records] == [lucky] or not down else "400")
@@ -280,11 +276,11 @@ def test_one_acceptance_in_an_outage_parks_nothing(tmp_path: Path) -> None:
         assert sorted(peer.accepted) == sorted(record.id for record in wanted)
 
 
-def test_bad_records_in_front_of_all_others(tmp_path: Path) -> None:
-    """An outbox full of records that a version before this one wrote badly holds up no new one."""
+def test_rejected_records_do_not_delay_new_ones(tmp_path: Path) -> None:
+    """The outbox is full of invalid records of a previous version."""
     old = [a_record(number, subject=f"old-{number % 100}") for number in range(150)]
     new = [a_record(number, subject="new") for number in range(200, 210)]
-    peer = Peer(refusing(old, "400"))
+    peer = Peer(rejecting(old, "400"))
     with Line(tmp_path, peer) as line:
         line.put(*old, *new)
         for _ in range(60):
@@ -296,10 +292,10 @@ def test_bad_records_in_front_of_all_others(tmp_path: Path) -> None:
         assert (line.parked(), line.waiting()) == (150, 0)
 
 
-def test_a_record_that_is_not_refused_any_more_is_sent(tmp_path: Path) -> None:
-    """A limit that is raised while the record is suspected: it arrives late, and is not parked."""
+def test_suspect_is_sent_when_it_is_accepted_again(tmp_path: Path) -> None:
+    """A limit is raised meanwhile: the record arrives late, and isn't parked."""
     wanted = scenarios(events=2, each=5)
-    peer = Peer(refusing(wanted[:1], "413"))
+    peer = Peer(rejecting(wanted[:1], "413"))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         while len(peer.accepted) < 5:
@@ -310,9 +306,8 @@ def test_a_record_that_is_not_refused_any_more_is_sent(tmp_path: Path) -> None:
         assert sorted(peer.accepted) == sorted(record.id for record in wanted)
 
 
-def test_what_waited_goes_before_what_comes(tmp_path: Path) -> None:
-    """An outage that ends while one refused record waits for its next attempt: a new record of its event comes second,
-    and at once."""
+def test_suspect_is_sent_before_a_new_record_of_its_event(tmp_path: Path) -> None:
+    """An outage ends while the suspect waits for its next attempt."""
     peer = Peer(lambda _records: "400" if down else "")
     down = [True]
     with Line(tmp_path, peer) as line:
@@ -327,22 +322,22 @@ def test_what_waited_goes_before_what_comes(tmp_path: Path) -> None:
         assert peer.accepted == [a_record(1).id, a_record(2).id]
 
 
-def test_a_good_record_among_suspects_is_found(tmp_path: Path) -> None:
-    """After an outage in which all records became suspects, one that is still refused holds up none of the others."""
+def test_rejected_record_among_many_suspects_blocks_no_other(tmp_path: Path) -> None:
+    """After an outage in which all records became suspects."""
     wanted = scenarios(events=3, each=2)
     peer = Peer(lambda _records: "400")
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         for_a_while(line, OUTAGE_SECONDS)
-        peer.answer = refusing(wanted[:1], "400")
+        peer.answer = rejecting(wanted[:1], "400")
         drain(line, 100)
         assert sorted(peer.accepted) == sorted(record.id for record in wanted[1:])
 
 
-def test_an_outage_voids_what_spoke_against_a_record(tmp_path: Path) -> None:
-    """Refusals before and after an outage are not in a row: the destination may be another one now."""
+def test_outage_resets_the_rejections_of_a_record(tmp_path: Path) -> None:
+    """Rejections before and after it aren't in a row: the destination may be another one now."""
     wanted = [a_record(1, subject="one"), a_record(2, subject="two")]
-    peer = Peer(refusing(wanted[:1], "400"))
+    peer = Peer(rejecting(wanted[:1], "400"))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         while len(peer.seen) < 2 + CERTAIN - 1:
@@ -351,7 +346,7 @@ def test_an_outage_voids_what_spoke_against_a_record(tmp_path: Path) -> None:
         peer.answer = lambda _records: "network"
         turn(line)
         turn(line)
-        peer.answer = refusing(wanted[:1], "400")
+        peer.answer = rejecting(wanted[:1], "400")
         for_a_while(line, OUTAGE_SECONDS)
         assert (line.parked(), line.waiting()) == (0, 1)
         line.put(a_record(3))
@@ -359,8 +354,8 @@ def test_an_outage_voids_what_spoke_against_a_record(tmp_path: Path) -> None:
         assert (line.parked(), line.waiting()) == (1, 0)
 
 
-def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:
-    """What was suspected is not stored: after a restart records go in their order, at once."""
+def test_restart_clears_all_suspects(tmp_path: Path) -> None:
+    """Records are sent in order, at once."""
     wanted = scenarios(events=2, each=5)
     peer = Peer(lambda _records: "400" if down else "")
     down = [True]
@@ -373,10 +368,9 @@ def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:
         assert peer.accepted == [record.id for record in wanted]
 
 
-def test_refusals_are_counted_and_the_others_are_sent_without_a_pause(tmp_path: Path) -> None:
-    """No other record waits for the search for a refused one; each refusal is an attempt that failed."""
+def test_rejections_are_counted_and_other_records_are_sent_without_a_pause(tmp_path: Path) -> None:
     wanted = scenarios(events=4, each=25)
-    peer = Peer(refusing(wanted[40:41], "400"))
+    peer = Peer(rejecting(wanted[40:41], "400"))
     with Line(tmp_path, peer) as line:
         line.put(*wanted)
         while len(peer.accepted) < 99:
@@ -387,8 +381,8 @@ def test_refusals_are_counted_and_the_others_are_sent_without_a_pause(tmp_path: 
         assert line.waits == [1] * (CERTAIN - 1)
 
 
-def test_back_off_begins_anew_after_a_success(tmp_path: Path) -> None:
-    """A destination that was away for long and came back is tried again after one second when it goes away again."""
+def test_back_off_starts_again_after_a_success(tmp_path: Path) -> None:
+    """The first wait after a recovery is one second."""
     down = [True]
     peer = Peer(lambda _records: "network" if down else "")
     with Line(tmp_path, peer) as line:
@@ -403,9 +397,8 @@ def test_back_off_begins_anew_after_a_success(tmp_path: Path) -> None:
         assert line.waits == [1, 2, 4, 8, 15, 15, 15, 15, 1]
 
 
-def test_suspects_are_bounded() -> None:
-    """At the bound nothing further is sent that could be one more; if nothing is accepted they are tried from the first
-    on."""
+def test_number_of_suspects_is_limited() -> None:
+    """At the limit, no record is sent that could become one more; if none is accepted, they are tried in order."""
     suspects = Suspects()
     for number in range(1, MOST_SUSPECTS):
         suspects.reject(number)
@@ -420,11 +413,11 @@ def test_suspects_are_bounded() -> None:
     assert (len(suspects.numbers), suspects.step) == (0, NextSend.ALL)
 
 
-# -- any mixture
+# -- random sequences
 
 
-def passed_without_reason(peer: Peer, wanted: Sequence[Record]) -> list[tuple[str, str]]:
-    """Records that arrived before an older one of their event that had not been refused alone until then."""
+def overtaking_without_rejection(peer: Peer, wanted: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return records that arrived before an older one of their event that had not been rejected alone until then."""
     place = {record.id: (record.subject, number) for number, record in enumerate(wanted)}
     arrived: set[str] = set()
     refused: set[str] = set()
@@ -445,7 +438,7 @@ def passed_without_reason(peer: Peer, wanted: Sequence[Record]) -> list[tuple[st
 
 
 def proven(peer: Peer) -> set[str]:
-    """Records that were refused alone before the destination accepted another one."""
+    """Return records that were rejected alone before the destination accepted another one."""
     last_accepted = max((number for number, (_, answer) in enumerate(peer.seen) if not answer), default=-1)
     return {ids[0] for ids, answer in peer.seen[: last_accepted + 1] if answer in REFUSALS and len(ids) == 1}
 
@@ -468,11 +461,10 @@ STEPS = st.lists(
     subjects=st.sampled_from([1, 2, None]),
     events=st.integers(1, 5),
 )
-def test_only_what_is_refused_alone_while_another_is_accepted_is_parked(
+def test_record_is_parked_only_if_rejected_alone_while_another_is_accepted(
     steps: list[tuple[str, int]], bad: dict[int, str], batch_size: int, subjects: int | None, events: int
 ) -> None:
-    """Whatever the destination answers, and for how many requests: every good record arrives, nothing is parked that
-    was not refused alone before another was accepted, and records pass only one that was refused alone."""
+    """Whatever the destination returns: every valid record arrives; only a record rejected alone is overtaken."""
     numbers = itertools.count()
     weather: list[str] = []
     ids = {a_record(number).id: answer for number, answer in bad.items()}
@@ -515,4 +507,4 @@ def test_only_what_is_refused_alone_while_another_is_accepted_is_parked(
     good = [record.id for record in wanted if record.id not in ids]
     assert sorted(set(peer.accepted)) == sorted(good)
     assert len(peer.accepted) == len(good)
-    assert not passed_without_reason(peer, wanted)
+    assert not overtaking_without_rejection(peer, wanted)

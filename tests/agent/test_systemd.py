@@ -1,4 +1,4 @@
-"""What systemd is told, on a real socket as systemd opens it."""
+"""Notifications to systemd, on a real socket opened like systemd's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from exporter.agent.systemd import Notifier
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A listening socket, and its name as NOTIFY_SOCKET gives it."""
+    """Yield a listening socket, and its name as in NOTIFY_SOCKET."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@azse-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name[1:]}" if name.startswith("@") else name)
@@ -24,7 +24,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 
 
 @pytest.mark.linux("systemd listens on a UNIX socket")
-def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
+def test_each_message_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
     """Ready with a status of one line, alive, stopping: on a path or an abstract name."""
     listener, name = manager
     notifier = Notifier({"NOTIFY_SOCKET": name})
@@ -39,8 +39,7 @@ def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
 
 
 @pytest.mark.linux("systemd listens on a UNIX socket")
-def test_signs_of_life_are_of_the_loop(manager: tuple[socket.socket, str]) -> None:
-    """They come while the loop turns, and not while it does not."""
+def test_keep_alive_messages_stop_with_the_loop(manager: tuple[socket.socket, str]) -> None:
     listener, name = manager
     ended = threading.Event()
     answers = [False, False, True, False]
@@ -60,16 +59,14 @@ def test_signs_of_life_are_of_the_loop(manager: tuple[socket.socket, str]) -> No
 
 
 @pytest.mark.linux("systemd listens on a UNIX socket")
-def test_nobody_is_watched_without_being_asked(manager: tuple[socket.socket, str]) -> None:
-    """Without WATCHDOG_USEC there is no thread for it."""
+def test_no_thread_starts_without_a_watchdog(manager: tuple[socket.socket, str]) -> None:
     before = threading.active_count()
     Notifier({"NOTIFY_SOCKET": manager[1]}).watch(lambda: True, threading.Event())
     assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
-def test_nothing_happens_without_a_manager(environ: dict[str, str]) -> None:
-    """Without a socket, or with one that is not there, nothing fails."""
+def test_missing_or_dead_socket_is_ignored(environ: dict[str, str]) -> None:
     notifier = Notifier(environ)
     notifier.ready("ok")
     notifier.alive()
@@ -87,6 +84,6 @@ def test_nothing_happens_without_a_manager(environ: dict[str, str]) -> None:
         ({"WATCHDOG_USEC": "-1"}, 0.0),
     ],
 )
-def test_the_watchdog(environ: dict[str, str], seconds: float) -> None:
-    """How long systemd waits for a sign of life, unless the word is for another process or nonsense."""
+def test_watchdog_timeout_is_read_from_the_environment(environ: dict[str, str], seconds: float) -> None:
+    """Zero if it is for another process, or invalid."""
     assert Notifier(environ).watchdog_seconds == seconds

@@ -1,4 +1,4 @@
-"""Records that the disk does not accept: how much memory they take, and what is dropped first."""
+"""Records that the disk doesn't accept: their memory limit, and the order in which they are dropped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MIB: Final = 1 << 20
 @pytest.mark.parametrize(
     ("capacity", "most"), [(100 * MIB, UNSAVED_BYTES), (8 * MIB, 2 * MIB)], ids=["a large outbox", "a small one"]
 )
-def test_large_documents_without_a_disk_take_a_limited_number_of_bytes(
-    tmp_path: Path, capacity: int, most: int
-) -> None:
-    """A document of a megabyte a second, each another one: the oldest records are dropped and counted, the newest are
-    written once the disk is there. The memory is that of the limit, and of a few documents."""
+def test_unsaved_records_are_limited_in_bytes(tmp_path: Path, capacity: int, most: int) -> None:
+    """A different document of 1 MB per second: the oldest records are dropped and counted, the newest are kept.
+
+    The process uses the memory of the limit and of a few documents.
+    """
     blocked = tmp_path / "state"
     blocked.write_text("no folder")
     with AgentEnvironment(
@@ -39,7 +39,7 @@ def test_large_documents_without_a_disk_take_a_limited_number_of_bytes(
         before, _ = tracemalloc.get_traced_memory()
         for number in range(3, 43):
             sees(number)
-        gc.collect()  # on Windows an error of the system is a cycle with its frames
+        gc.collect()  # on Windows, a system error and its frames reference each other
         after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert after - before < most + 12 * MIB
@@ -55,8 +55,8 @@ def test_large_documents_without_a_disk_take_a_limited_number_of_bytes(
         assert sum(len(record.to_json()) for record in recorded) < most + 4 * MIB
 
 
-def test_small_records_without_a_disk_are_limited_by_number(tmp_path: Path) -> None:
-    """Ten thousand of them, as ever: the newest."""
+def test_unsaved_records_are_limited_in_number(tmp_path: Path) -> None:
+    """The newest ten thousand are kept."""
     blocked = tmp_path / "state"
     blocked.write_text("no folder")
     with AgentEnvironment(

@@ -1,4 +1,4 @@
-"""POSTs that wait for a connection: sent only if the rules would send them then, and no attempts before."""
+"""POSTs that wait for a connection: sent only if the rules then still match, and not an attempt before."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tests.support.approval_case import hours
 CONNECTING: Final = 2.5
 WAITING: Final = 1.5
 BETWEEN_POLLS: Final = 3.2
-"""After the last document that is read before there is a connection."""
+"""A time after the last document that is read before there is a connection."""
 UNREAD: Final = frozenset(
     {"hold-file", "ready-file-removed", "identity-conflict", "hours-are-over", "stopping", "outbox-removed"}
 )
-"""Changes that no document shows."""
+"""Changes that no document contains."""
 
 
 def changes() -> dict[str, Callable[[AgentEnvironment, Path], None]]:
-    """What may become true while a POST waits for its connection, by name."""
+    """Return changes that may happen while a POST waits for its connection, by name."""
 
     def shows(number: int, *events: dict[str, Any]) -> Callable[[AgentEnvironment, Path], None]:
         def change(environment: AgentEnvironment, _folder: Path) -> None:
@@ -82,14 +82,14 @@ def changes() -> dict[str, Callable[[AgentEnvironment, Path], None]]:
     }
 
 
-OPEN: Final = pytest.mark.linux("Windows removes no file that is open")
+OPEN: Final = pytest.mark.linux("Windows does not remove an open file")
 
 
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=[OPEN] if what == "outbox-removed" else []) for what in changes()]
 )
-def test_post_that_waits_for_a_connection_is_stopped(tmp_path: Path, what: str) -> None:
-    """Whatever makes the rules hold the event in the meantime stops it before its first byte, and it was no attempt."""
+def test_change_stops_a_post_that_waits_for_a_connection(tmp_path: Path, what: str) -> None:
+    """Before its first byte, so that it isn't an attempt."""
     ready = tmp_path / "ready"
     ready.touch()
     rule = Rule("mine", ("Reboot",), ("User",), require_file=str(ready), when_quiet=True, hours=hours("14:00-14:15"))
@@ -106,12 +106,12 @@ def test_post_that_waits_for_a_connection_is_stopped(tmp_path: Path, what: str) 
         assert tracked is not None
         assert tracked.approval.attempts == 0
         assert not tracked.approval.doubtful
-        environment.live(1.5)  # a removed outbox is written anew with the next commit
+        environment.live(1.5)  # a removed outbox is created again with the next commit
         assert environment.records("approval.failed") == []
 
 
-def test_post_does_not_leave_while_a_newer_document_is_committed(tmp_path: Path) -> None:
-    """There is a connection just when the disk takes what the document with the start led to."""
+def test_post_is_not_sent_while_a_newer_document_is_committed(tmp_path: Path) -> None:
+    """The connection is established during the commit of the start."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.connects = lambda _event_id: 4.0
         environment.see(document(2, event()), 2)
@@ -121,8 +121,8 @@ def test_post_does_not_leave_while_a_newer_document_is_committed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("shown", [(), (event(),)], ids=["gone", "unchanged"])
-def test_post_does_not_leave_on_a_decision_that_is_not_the_newest(tmp_path: Path, shown: tuple[Any, ...]) -> None:
-    """A document is read while the files are checked right before the first byte: it decides anew."""
+def test_post_is_not_sent_on_an_outdated_decision(tmp_path: Path, shown: tuple[Any, ...]) -> None:
+    """A document is read during the file check right before the first byte."""
     here = threading.get_ident()
     with AgentEnvironment(tmp_path, policy(hold_file=str(tmp_path / "hold"))) as environment:
         environment.source.connects = lambda _event_id: 0.4
@@ -140,8 +140,8 @@ def test_post_does_not_leave_on_a_decision_that_is_not_the_newest(tmp_path: Path
         assert "reason=decided-anew" in "".join(environment.said("approval.postponed")) or not shown
 
 
-def test_post_leaves_when_it_has_a_connection(tmp_path: Path) -> None:
-    """Polls go on while it waits, and it is one attempt, counted from when it left."""
+def test_post_is_sent_when_it_has_a_connection(tmp_path: Path) -> None:
+    """Polls continue meanwhile, and it is one attempt, counted from when it was sent."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.connects = lambda _event_id: CONNECTING
         environment.see(document(2, event()), 2)
@@ -155,9 +155,9 @@ def test_post_leaves_when_it_has_a_connection(tmp_path: Path) -> None:
         assert accepted.data["attempt"] == 1
 
 
-@pytest.mark.linux("Windows takes both spellings for one file")
+@pytest.mark.linux("Windows treats both spellings as one file")
 def test_post_has_the_newest_spelling_of_the_id(tmp_path: Path) -> None:
-    """The document spells it otherwise while the POST waits: the file of the newest spelling is what was checked."""
+    """The document changes the letter case while the POST waits: the file of the newest spelling was checked."""
     rule = Rule("mine", ("Reboot",), require_file=str(tmp_path / "ready" / "{event_id}"))
     (tmp_path / "ready").mkdir()
     for spelling in ("E-Abc", "e-ABC"):
@@ -172,8 +172,8 @@ def test_post_has_the_newest_spelling_of_the_id(tmp_path: Path) -> None:
         assert environment.value("approval_requests_total") == 1
 
 
-def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
-    """The service stopped answering polls while the connection was made."""
+def test_post_is_not_sent_on_an_old_document(tmp_path: Path) -> None:
+    """Polls fail while the connection is established."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.connects = lambda _event_id: 4.9
         environment.see(document(2, event()), 0.1)
@@ -187,9 +187,8 @@ def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outcome", ["canceled", "started"])
 @pytest.mark.parametrize("at", ["disconnected", "cut_off"])
 @pytest.mark.parametrize("reason", ["connect", "dns", "tls", "timeout", "reset"])
-def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str, outcome: str) -> None:
-    """Without a connection, or on one that breaks before the first byte, nothing was sent: not counted, not in the
-    summary, no wait before it is tried again, and no reason to doubt what happened."""
+def test_unsent_post_is_not_an_attempt(tmp_path: Path, reason: str, at: str, outcome: str) -> None:
+    """Without a connection, or if it breaks before the first byte: not counted, no retry wait, and no doubt."""
     with AgentEnvironment(tmp_path) as environment:
         setattr(environment.source, at, MetadataError(reason, "no way there"))
         environment.see(document(2, event()), 4)
@@ -213,8 +212,7 @@ def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str
         assert closed.data["summary"]["started_by"] == ("other" if outcome == "started" else None)
 
 
-def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_path: Path) -> None:
-    """The event is canceled while its POST waits: nothing had been sent."""
+def test_event_that_disappears_before_its_post_is_sent_is_canceled(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.source.connects = lambda _event_id: CONNECTING
         environment.see(document(2, event()), WAITING)
@@ -224,8 +222,8 @@ def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_p
         assert closed.data["summary"]["approval_attempts"] == 0
 
 
-def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
-    """Azure may have accepted what it did not answer."""
+def test_sent_post_without_a_response_stays_in_doubt(tmp_path: Path) -> None:
+    """Azure may have accepted it."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.hangs = lambda _event_id: 4.0
         environment.see(document(2, event()), WAITING)
@@ -237,7 +235,7 @@ def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "doubtful"), [(400, False), (404, False), (429, False), (500, True), (503, True)])
 def test_server_error_leaves_an_approval_in_doubt(tmp_path: Path, status: int, doubtful: bool) -> None:
-    """After a 5xx Azure may have accepted it all the same, so an event that disappears is `ended`."""
+    """After a 5xx, Azure may have accepted it, so an event that disappears is `ended`."""
     with AgentEnvironment(tmp_path) as environment:
         environment.source.refusal = MetadataError("other", "no", status_code=status)
         environment.see(document(2, event()), 2)
@@ -246,14 +244,14 @@ def test_server_error_leaves_an_approval_in_doubt(tmp_path: Path, status: int, d
         assert closed.kind == ("ended" if doubtful else "canceled")
 
 
-# -- one at a time
+# -- `when_quiet`
 
 
 QUIET: Final = Rule("quiet", ("Reboot",), when_quiet=True)
 
 
-def test_approved_event_that_is_not_over_is_not_quiet(tmp_path: Path) -> None:
-    """Of two events of one document the second waits until the first is over, not only until it is Started."""
+def test_when_quiet_waits_for_the_end_of_an_approved_event(tmp_path: Path) -> None:
+    """Not only for its start."""
     first, second = event(), event("second")
     with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
         environment.see(document(2, first, second), 20)
@@ -267,8 +265,8 @@ def test_approved_event_that_is_not_over_is_not_quiet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_rule_without_the_condition_goes_first(tmp_path: Path, order: int) -> None:
-    """An event that must be alone waits for one that need not be, whatever their order in the document."""
+def test_rule_without_when_quiet_goes_first(tmp_path: Path, order: int) -> None:
+    """Whatever the order of the events in the document."""
     rules = (Rule("any", ("Freeze",)), QUIET)
     shown = [event(FREEZE, "Freeze"), event()][::order]
     with AgentEnvironment(tmp_path, policy(rules=rules)) as environment:
@@ -279,8 +277,7 @@ def test_rule_without_the_condition_goes_first(tmp_path: Path, order: int) -> No
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_unanswered_approval_is_not_quiet(tmp_path: Path, hangs: bool) -> None:
-    """Whether Azure accepted it is not known yet, or will never be."""
+def test_when_quiet_waits_for_an_approval_without_a_response(tmp_path: Path, hangs: bool) -> None:
     with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
         environment.source.hangs = (lambda _event_id: 4.9) if hangs else None
         environment.source.refusal = None if hangs else MetadataError("server-error", "oops", status_code=500)
@@ -288,8 +285,8 @@ def test_unanswered_approval_is_not_quiet(tmp_path: Path, hangs: bool) -> None:
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT]
 
 
-def test_refused_approval_disturbs_no_other(tmp_path: Path) -> None:
-    """Azure did not accept the first one, and it would be held now."""
+def test_when_quiet_ignores_a_rejected_approval(tmp_path: Path) -> None:
+    """Azure rejected it, and it would be held now."""
     with AgentEnvironment(tmp_path, policy(rules=(QUIET,))) as environment:
         environment.source.refusal = MetadataError("status-400", "no", status_code=400)
         environment.see(document(2, event(), event("second")), 3)
@@ -298,11 +295,11 @@ def test_refused_approval_disturbs_no_other(tmp_path: Path) -> None:
         assert [event_id for _, event_id in environment.source.posts] == [REBOOT, "second"]
 
 
-# -- what it waits for, and what Azure answers
+# -- findings and responses
 
 
 def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
-    """The file that is missing is named; a finding that changes makes no new record, and the status has the newest."""
+    """It names the missing file. A changed finding causes no new record; the status has the newest."""
     rule = Rule("mine", ("Reboot",), settle=30.0, require_file=str(tmp_path / "ready" / "{event_id}"))
     with AgentEnvironment(tmp_path, policy(rules=(rule,))) as environment:
         environment.see(document(2, event("a-1")), 12)
@@ -322,16 +319,15 @@ def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
         assert logged_finding in environment.said("approval.decided")[1]
 
 
-def test_identity_is_in_the_finding(tmp_path: Path) -> None:
-    """A name that only the settings give is named as not confirmed."""
+def test_finding_names_an_unconfirmed_identity(tmp_path: Path) -> None:
     with AgentEnvironment(tmp_path) as environment:
         environment.identity = VmIdentity(environment.identity.vm, confirmed=False)
         environment.see(document(2, event()), 2)
         assert environment.agent.status.state.process.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
 
 
-def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) -> None:
-    """Azure's answer is in every line; the closing record has the number of failures by reason."""
+def test_rejections_are_logged_each_and_recorded_once_per_reason(tmp_path: Path) -> None:
+    """Each line has Azure's response; the closing record has the failures by reason."""
     with AgentEnvironment(tmp_path) as environment:
         refused = MetadataError("status-400", "HTTP 400 no such event", status_code=400)
         environment.source.refusal = refused
