@@ -140,7 +140,7 @@ class Shown:
         series = self.scrape()
         shown = {dict(labels)["event_id"] for name, labels in series if name == "event_info"}
         self.sheet.fair(self.vm_name, shown)
-        expected = self.sheet.series(self.vm_name, self.environment.clock.mono, shown)
+        expected = self.sheet.says(self.vm_name, self.environment.clock.mono, shown)
         assert {key: value for key, value in series.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
         self.records_each_once(series, shown)
         self.reports_its_age(series)

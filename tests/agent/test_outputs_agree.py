@@ -193,7 +193,7 @@ class Shown:
     def gauges(self, own: Mapping[str, Any]) -> None:
         """Compare the gauges: exactly those series and values."""
         shown = {item["EventId"] for item in own.values()}
-        expected = self.sheet.series(self.vm_name, self.environment.clock.mono, shown)
+        expected = self.sheet.says(self.vm_name, self.environment.clock.mono, shown)
         assert families(self.environment.sink, EVENTS) == pytest.approx(expected, abs=1e-3)
 
     def gate(self, own: Mapping[str, Any]) -> Gate:

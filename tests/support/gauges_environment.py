@@ -1,4 +1,4 @@
-"""A source that writes the result of each poll to a `Sheet`, and the content of `/metrics`."""
+"""A source that notes on a `Sheet` what each poll brought, and what `/metrics` then holds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EVENTS: Final = (
     *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
     "event_approved_timestamp_seconds",
 )
-"""The families that a sheet computes."""
+"""The families that a sheet works out."""
 
 
 def text_of(seconds: int) -> tuple[str, str]:
-    """Return a time in both formats that Azure is known to use."""
+    """A time in both forms in which Azure is known to write it."""
     when = datetime.fromtimestamp(START + seconds, UTC)
     return f"{when:%a, %d %b %Y %H:%M:%S} GMT", f"{when:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -35,17 +35,17 @@ TIMES: Final = {text: START + seconds for seconds in (-60, 5, 900, 86400) for te
 
 
 class Watched(Source):
-    """A source that writes each document, failure, and accepted POST to the sheet."""
+    """Tells the sheet what each poll brought, and each POST."""
 
     sheet: Sheet
     environment: AgentEnvironment
     number = 1
     broken = ""
     sheet_body = b""
-    """The last body that was written to the sheet."""
+    """What the sheet was written from last."""
 
     def fetch(self) -> MetadataResponse:
-        """Return a document or raise a failure, and write it to the sheet."""
+        """A document or a failure, noted on the sheet."""
         if self.broken:
             self.sheet.fails(self.clock.wall)
             if self.broken == "html":
@@ -57,13 +57,13 @@ class Watched(Source):
         return answer
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
-        """Handle a POST, and write it to the sheet if it was accepted."""
+        """A POST, noted on the sheet where it was taken."""
         super().approve(event_id, leave, left)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
 
 def families(sink: PrometheusSink, names: tuple[str, ...]) -> Series:
-    """Return these families as a scraper reads them."""
+    """What a scraper reads, of these families."""
     wanted = {f"{PREFIX}{name}" for name in names}
     lines = [line for line in scraped(sink).splitlines(keepends=True) if line.startswith(tuple(wanted))]
     series: Series = {}

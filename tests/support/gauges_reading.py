@@ -1,7 +1,7 @@
-"""The expected gauges of `/metrics`, computed from the bodies only: slow, naive, with no code of the agent.
+"""What the gauges of `/metrics` must say, worked out from the bodies alone: slow, naive, nothing shared.
 
-In addition to the last valid body it stores when each part of an event was first seen, and the last readable value of
-each field; everything else is read from the body again and again.
+Beside the last good body it notes when a poll showed something of an event for the first time, and the last text of
+each field that could be read; everything else is read from the body again and again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ WARMING: Final = 300.0
 MOST: Final = 50
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-"""Values by sample name, without the common prefix, and labels in order of their names."""
+"""A sample's name, without the common prefix, and its labels in order of their names, to its value."""
 
 
 def put(series: Series, name: str, value: float | None, **labels: str) -> None:
-    """Add a sample, unless its value is unknown."""
+    """Add a sample, unless its value is not known."""
     if value is not None:
         series[name, tuple(sorted(labels.items()))] = float(value)
 
 
-def known_or_other(value: object, known: Iterable[str]) -> str:
-    """Return `value` if the closed set contains it, else `other`."""
+def word(value: object, known: Iterable[str]) -> str:
+    """`value` if the closed set has it, else `other`."""
     return value if isinstance(value, str) and value in known else "other"
 
 
 def key_of(item: Any) -> str:
-    """Return the id by which an element can be tracked; empty if it has none."""
+    """The id by which an element can be followed; empty where there is none."""
     event_id = item.get("EventId") if isinstance(item, dict) else None
     usable = isinstance(event_id, str) and 0 < len(event_id) <= 100 and oracle.clean(event_id)
     return folded(str(event_id)) if usable else ""
@@ -44,7 +44,7 @@ def key_of(item: Any) -> str:
 
 @dataclass
 class Life:
-    """Times at which an event and its start were first seen, by this VM's clock, and the last readable fields."""
+    """When something of an event was first shown, by this VM's clock, and the last of each field that could be read."""
 
     first: float
     started: float | None = None
@@ -54,10 +54,8 @@ class Life:
     due: float | None = None
 
     def reads(self, item: Mapping[str, Any], times: Mapping[str, float], twins: Iterable[Any] = ()) -> None:
-        """Read an element of the document; unreadable fields keep their values.
-
-        Fields that differ between its `twins` (elements of the same id) only replace unknown values.
-        """
+        """An element of the document; what can't be read in it leaves what was read before. Where its `twins`, of the
+        same id, say something else, nobody knows what is meant: it only tells what was not known."""
         names = ("EventType", "EventStatus", "NotBefore", "Resources")
         read = [{**twin, "NotBefore": times.get(str(twin.get("NotBefore")), twin.get("NotBefore"))} for twin in twins]
         kind, status, due, resources = (any(twin.get(n) != read[0].get(n) for twin in read) for n in names)
@@ -81,44 +79,44 @@ class Life:
 
     @property
     def phase(self) -> str:
-        """Started once it was; else the last status, which may be `other`."""
-        return "Started" if self.started is not None else known_or_other(self.status, STATUSES)
+        """What has started stays so; else the last status, which may be a word that nobody knows."""
+        return "Started" if self.started is not None else word(self.status, STATUSES)
 
     @property
     def starts(self) -> float | None:
-        """Time at which the event may start; None once it has."""
+        """When it may start, of what has not."""
         return None if self.started is not None else self.due
 
 
 @dataclass
 class Sheet:
-    """Everything that was read so far. `times` maps each text of a NotBefore to its time."""
+    """What was read so far. `times` says what each text of a NotBefore stands for."""
 
     times: Mapping[str, float]
     everything: bool = False
-    """Whether other VMs' events are published: then an event that joins was seen before."""
+    """Records of other VMs' events are published: an event that comes to name this VM was seen before."""
     items: list[Any] | None = None
     number: int = 0
     first_answer: float | None = None
     cold_until: float | None = None
-    """On the monotonic clock."""
+    """On the clock that can't be set."""
     flowing: bool = False
     last_good: float | None = None
     last_poll: float | None = None
     up: bool = False
     decided: bool = False
-    """Whether this process read a document, and so decided about its events."""
+    """This process read a document, and so decided about its events."""
     lives: dict[str, Life] = field(default_factory=dict)
     ownership: dict[str, str] = field(default_factory=dict)
     """By key "ours" or "theirs", as last known."""
     accepted: dict[str, float] = field(default_factory=dict)
 
     def fails(self, wall: float) -> None:
-        """Note a poll without a document."""
+        """A poll gave no document."""
         self.last_poll, self.up = wall, False
 
     def reads(self, body: bytes, number: int, wall: float, mono: float, vm_name: str) -> None:
-        """Read the document of a poll."""
+        """A poll gave this document."""
         self.last_poll = self.last_good = wall
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
@@ -136,32 +134,32 @@ class Sheet:
             if "Started" in statuses and life.started is None:
                 life.started = wall
             self.ownership[key] = self._ownership(known, life.names, life.names != names, vm_name)
-            if known == "theirs" != self.ownership[key] and not self.everything:  # it counts as first seen now
+            if known == "theirs" != self.ownership[key] and not self.everything:  # first seen now, as what it is now
                 life.first = wall
                 life.started = None if life.started is None else wall
             self.lives[key] = life
 
     def _ownership(self, known: str, names: list[str] | None, moved: bool, vm_name: str) -> str:
-        """Return the ownership; if it is unclear, `known`, but empty for a neighbour's event with other names."""
+        """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
         if vm_name and names is not None:
             return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
         return "" if known == "theirs" and moved else known
 
     def restarts(self) -> None:
-        """Begin another process that has not polled yet."""
+        """Another process: what it knows is what was written, and it has not asked yet."""
         self.last_poll, self.up, self.decided = None, False, False
 
     def begins(self, wall: float, mono: float) -> None:
-        """Begin another process: the rest of the five minutes is computed by the wall clock."""
+        """Another process: what was over of the five minutes, the clock on the wall says, as well as it can."""
         if self.first_answer is not None:
             self.cold_until = mono + WARMING - max(0.0, wall - self.first_answer)
 
     def is_accepted(self, event_id: str, wall: float) -> None:
-        """Note that Azure accepted the approval of this event."""
+        """Azure took the approval of this event."""
         self.accepted[folded(event_id)] = wall
 
     def events(self) -> dict[str, Mapping[str, Any]]:
-        """Return the elements that can be tracked: the first one of each id."""
+        """What can be followed: of an id that stands there twice, the first."""
         events: dict[str, Mapping[str, Any]] = {}
         for item in self.items or ():
             if key_of(item):
@@ -169,15 +167,16 @@ class Sheet:
         return events
 
     def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
-        """Return the events that are known to name this VM: none while its name is unknown."""
+        """Known to name this VM: none while its name is unknown, nor where the names could never be read."""
         own = {}
         for key, item in self.events().items():
             if vm_name and any(oracle.same(name, vm_name) for name in self.lives[key].names or ()):
                 own[key] = item
         return own
 
-    def series(self, vm_name: str, now: float, shown: set[str]) -> Series:
-        """Return all series at monotonic time `now`. `shown` are the ids with series; `fair` checks their choice."""
+    def says(self, vm_name: str, now: float, shown: set[str]) -> Series:
+        """All of it, `now` on the clock that can't be set. `shown` are the ids that have series; which ones may is
+        judged by `fair`."""
         series: Series = {}
         put(series, "up", self.up)
         put(series, "last_poll_timestamp_seconds", self.last_poll)
@@ -187,7 +186,7 @@ class Sheet:
             put(series, "document_incarnation", self.number)
             put(series, "document_events", len(self.items))
         own = self.own(vm_name)
-        counts = Counter((known_or_other(self.lives[key].kind, TYPES), self.lives[key].phase) for key in own)
+        counts = Counter((word(self.lives[key].kind, TYPES), self.lives[key].phase) for key in own)
         for kind in TYPES:
             for status in STATUSES:
                 put(series, "events", counts[kind, status], event_type=kind, event_status=status)
@@ -199,8 +198,8 @@ class Sheet:
 
     def _event(self, series: Series, item: Mapping[str, Any], life: Life, accepted: float | None) -> None:
         name = {"event_id": item["EventId"]}
-        kind, source = known_or_other(life.kind, TYPES), known_or_other(item.get("EventSource"), SOURCES)
-        what = known_or_other(item.get("ResourceType"), ("VirtualMachine",))
+        kind, source = word(life.kind, TYPES), word(item.get("EventSource"), SOURCES)
+        what = word(item.get("ResourceType"), ("VirtualMachine",))
         put(series, "event_info", 1, **name, event_type=kind, event_source=source, resource_type=what)
         for status in STATUSES:
             put(series, "event_status", life.phase == status, **name, event_status=status)
@@ -214,11 +213,11 @@ class Sheet:
         put(series, "event_resources", None if life.names is None else len(life.names), **name)
 
     def started(self, shown: set[str]) -> set[str]:
-        """Return which of these ids have started."""
+        """Which of these ids are under way."""
         return {item["EventId"] for key, item in self.events().items() if self.lives[key].phase == "Started"} & shown
 
     def fair(self, vm_name: str, shown: set[str]) -> None:
-        """Check the choice of series: only own events, as many as allowed, and Started ones first."""
+        """Only this VM's events have series, as many as there may be, and none gives way while a lesser one stays."""
         own = {item["EventId"]: self.lives[key].phase for key, item in self.own(vm_name).items()}
         assert shown <= set(own)
         assert len(shown) == min(MOST, len(own))
