@@ -16,6 +16,6 @@ A *destination* (Event Hubs, OTLP) has this shape, which `agent/delivery.py` dec
     close() -> None                  within 2 s, whatever the backend does
 
 `Permanent` out of a batch of more than one is taken as "one of them": delivery then sends them in halves, until one is
-refused alone. A failure of one record alone for one of `agent.delivery.REJECTED_IF_REPEATED` is a refusal too, if it
+refused alone. A failure of one record alone for one of `agent.delivery.REFUSED_IF_REPEATED` is a refusal too, if it
 repeats.
 """
