@@ -170,7 +170,7 @@ class App:
         path = os.path.realpath(settings.outbox.path)  # two paths of one file are one outbox with one lock
         if sys.platform == "win32" and is_on_network(path):
             raise OSError(
-                f"{settings.outbox.path} is on a network share ({path}): {NO_SHARE}; set outbox.path to a local drive"
+                f"{settings.outbox.path} is on the share {path}: {NO_SHARE}; set outbox.path to a local drive"
             )
         self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
         try:

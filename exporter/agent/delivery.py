@@ -4,7 +4,7 @@ Delivery is at least once, and in order per event: acknowledged records are mark
 A destination that is down delays only its own queue. While nothing waits, the thread sleeps until a commit wakes it or
 its destination has something to do.
 
-- A rejected batch is split in halves until the rejected record is sent alone; then `suspects` decides about it.
+- A rejected batch is split in halves, down to one rejected record; then `suspects` decides about it.
 - A transient failure doesn't split a batch at first.
 - Sending starts again with one record, and doubles, if the request may have been too large, if failures continue (a
   limit may be smaller than a batch), or if an operator must fix the cause, which may be one of the records.
