@@ -169,9 +169,7 @@ class App:
         makers = destination_factories(settings)
         path = os.path.realpath(settings.outbox.path)  # two paths of one file are one outbox with one lock
         if sys.platform == "win32" and is_on_network(path):
-            raise OSError(
-                f"{settings.outbox.path} is on the share {path}: {NO_SHARE}; set outbox.path to a local drive"
-            )
+            raise OSError(f"outbox.path: {settings.outbox.path} is on the share {path}: {NO_SHARE}; use a local drive")
         self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
         try:
             self.web.start()
