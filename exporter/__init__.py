@@ -1,3 +1,3 @@
-"""Tells operators what Azure is about to do to their VM."""
+"""Exports Azure Scheduled Events as Prometheus metrics, OpenTelemetry logs, and Event Hubs messages."""
 
 __version__ = "0.1.0"

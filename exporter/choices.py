@@ -1,7 +1,7 @@
-"""The closed words that a setting shares with the part that it configures, each set once and below both.
+"""The closed sets of keywords that a setting shares with the package it configures.
 
-A setting offers exactly these words, and the part takes exactly these: neither imports the other. The words of a policy
-are in `core.policy`, Azure's own in `core.document`.
+The setting and the package both import them from here, so that neither imports the other. The keywords of a policy are
+in `core.policy`, Azure's values in `core.document`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Literal
 
 Transport = Literal["amqp", "websocket"]
-"""How Event Hubs is reached: AMQP over TLS on port 5671, or inside of a websocket on port 443."""
+"""The protocol to Event Hubs: AMQP over TLS on port 5671, or inside a websocket on port 443."""
 
 MessageFormat = Literal["cloudevents", "azure-sample"]
-"""The body of an Event Hubs message: CloudEvents, or the one of Azure's sample for consumers of that."""
+"""The body of an Event Hubs message: CloudEvents, or the format of Azure's sample, for its consumers."""
 
 LogLevel = Literal["debug", "info", "warn", "error"]
-"""From how serious on a line of the agent's own log is written, the least serious first."""
+"""The minimum severity of the agent's log, from lowest to highest."""
 
 LogFormat = Literal["logfmt", "json"]
-"""How a line of the agent's own log is written."""
+"""The format of a line of the agent's log."""
 
 Compression = Literal["none", "gzip"]
-"""How the body of an OTLP request is packed."""
+"""The compression of an OTLP request's body."""

@@ -1,17 +1,17 @@
-"""The failures of everything outside, by type: whose fault it is, whether to try again, and after how long.
+"""The failures of external systems, by type: the cause, whether to retry, and after how long.
 
-    Failure              something outside did not do what was requested
-    ├── Retryable        a failure that may pass: try again, at once or slowly (`retry_after`, `needs_operator`)
+    Failure              an external system did not do what was requested
+    ├── Retryable        may pass: retry, soon or slowly (`retry_after`, `needs_operator`)
     ├── Permanent        this request will never be accepted
-    ├── PartlyRejected   accepted but for some records that are not named
-    ├── SourceFailure    the metadata service gave no usable answer; `MetadataError` in `metadata.errors`
+    ├── PartlyRejected   accepted except for some records, which aren't named
+    ├── SourceFailure    no usable response of the metadata service; `MetadataError` in `metadata.errors`
     └── OutboxError      the disk: `outbox.errors`
 
-Foreign exceptions are translated into these at the border, in one table per backend, with the cause kept. `reason` is a
-word of a small closed set: it is a metric label and a log field. `str(failure)` never holds a secret.
+Foreign exceptions are translated into these at the boundary, in one table per backend, and kept as the cause. `reason`
+is from a small closed set: it is a metric label and a log field. `str(failure)` never contains a secret.
 
-`Backoff` is the one backoff, `parse_retry_after` the one reader of `Retry-After`. `DONE`, `FAILED` and `BAD_USAGE` are
-what every command ends with.
+Every retry uses `Backoff`, and every `Retry-After` is read by `parse_retry_after`. `DONE`, `FAILED`, and `BAD_USAGE`
+are the exit codes of all commands.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from msgspec import Struct
 DONE: Final = 0
 FAILED: Final = 1
 BAD_USAGE: Final = 2
-"""Also bad configuration. argparse ends with the same for a bad command line."""
+"""Also for an invalid configuration. argparse uses the same code for an invalid command line."""
 
-_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # a fraction is no RFC's, and some send one
-_DOUBLINGS: Final = 30  # more would only overflow
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # no RFC allows a fraction, but some servers send one
+_DOUBLINGS: Final = 30  # more could overflow
 
 
 class Backoff(Struct, frozen=True):
-    """Waits that double from `first` up to `most`, both in seconds."""
+    """Delays that double from `first` up to `most`, both in seconds."""
 
     first: float
     most: float
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row; after fewer than two it is `first`."""
+        """Return the seconds to wait after this many consecutive failures; `first` after fewer than two."""
         return min(self.most, self.first * 2.0 ** min(max(failures, 1) - 1, _DOUBLINGS))
 
 
 SOURCE_BACKOFF: Final = Backoff(1.0, 1.8)
-"""The next poll comes within 2 s of a bad answer, also on a busy machine: a Spot eviction has 30 s of notice."""
+"""After a failure the next poll comes within 2 s, even on a busy machine: a Spot eviction has 30 s of notice."""
 
 
 class Failure(Exception):
-    """Something outside did not do what was requested.
+    """An external system did not do what was requested.
 
-    `reason` is a closed word and `detail` a sentence for a person. `status_code` is the HTTP status that was answered,
-    `retry_after` is `Retry-After` in seconds; each None where there was none.
+    `reason` is from a closed set; `detail` is human-readable. `status_code` is the HTTP status of the response,
+    `retry_after` is `Retry-After` in seconds; each is None if there was none.
     """
 
     acknowledged: frozenset[str] = frozenset()
-    """The ids of those records of a `send` that were acknowledged all the same."""
+    """The ids of the records of a failed `send` that were acknowledged nevertheless."""
 
     def __init__(
         self, reason: str, detail: str = "", *, status_code: int | None = None, retry_after: float | None = None
@@ -68,9 +68,9 @@ class Failure(Exception):
 
 
 class Retryable(Failure):
-    """Try again; slowly where `needs_operator`: only a person can mend it.
+    """A failure to retry; slowly if `needs_operator`: only an operator can fix it.
 
-    `smaller` says that a smaller request may get through where this one did not.
+    `smaller`: a smaller request may succeed.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Retryable(Failure):
 
 
 class SourceFailure(Failure):
-    """The metadata service gave no usable answer. `failures` is how many polls failed in a row, this one included."""
+    """A poll without a usable response. `failures` is the number of consecutive failed polls, including this one."""
 
     def __init__(
         self,
@@ -103,17 +103,19 @@ class SourceFailure(Failure):
         self.failures = failures
 
     def delay(self) -> float:
-        """Seconds until the next request: less than 2, or `retry_after` if that is more."""
+        """Return the seconds until the next request: less than 2, or `retry_after` if that is more."""
         return max(SOURCE_BACKOFF.after(self.failures), self.retry_after or 0.0)
 
 
 class Permanent(Failure):
-    """This request will never be accepted as it is."""
+    """A request that will never be accepted unchanged."""
 
 
 class PartlyRejected(Failure):
-    """A request was accepted but for `rejected` of its records. It may not be sent again, and the answer does not say
-    which they are."""
+    """A request was accepted except for `rejected` of its records, which the response doesn't name.
+
+    It must not be sent again.
+    """
 
     def __init__(self, reason: str, detail: str, *, rejected: int) -> None:
         super().__init__(reason, detail)
@@ -121,7 +123,7 @@ class PartlyRejected(Failure):
 
 
 def parse_retry_after(text: str, now: float, most: float) -> float | None:
-    """Seconds from `now` (POSIX), 0 to `most`, by either form of the header (RFC 9110 §10.2.3); None for nonsense."""
+    """Return the seconds from `now` (POSIX), 0 to `most`, of either form (RFC 9110 §10.2.3); None if invalid."""
     text = text.strip()
     if _SECONDS.fullmatch(text):
         return min(float(text), most)
@@ -130,7 +132,7 @@ def parse_retry_after(text: str, now: float, most: float) -> float | None:
 
 
 def parse_http_date(text: str) -> float | None:
-    """POSIX seconds out of a date as HTTP writes it (RFC 9110 §5.6.7); None for nonsense."""
+    """Return the POSIX seconds of an HTTP date (RFC 9110 §5.6.7); None if invalid."""
     try:
         seconds = parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""What must never be printed: the type of a secret, and how credentials are taken out of text that others wrote."""
+"""Protection of secrets: a type that never prints its value, and the removal of credentials from foreign text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from urllib.parse import quote, unquote
 
 HIDDEN = "<secret>"
 _SHORTEST: Final = 4
-"""Characters. A shorter secret would blank out ordinary words."""
+"""Characters. Hiding a shorter secret would hide ordinary words."""
 _SHORTEST_INSIDE: Final = 6
-"""Characters. A shorter secret is hidden only as a whole word: it would blank out parts of ordinary words."""
+"""Characters. A shorter secret is hidden only as a whole word: otherwise parts of ordinary words would be hidden."""
 
 
 class Secret:
-    """A string that prints as `<secret>`, whoever prints it. Only `reveal()` gives the value.
+    """A string that always prints as `<secret>`. Only `reveal()` returns the value.
 
-    Equal by value (compared in constant time), false when empty. It can't be pickled, copied into JSON or iterated, so
-    that it does not leave by accident.
+    Equal by value (compared in constant time), false when empty. It can't be pickled, serialized to JSON, or iterated,
+    so that it isn't exposed by accident.
     """
 
     __slots__ = ("_value",)
@@ -33,7 +33,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself; keep it out of names that get logged."""
+        """Return the value. Don't keep it in variables that get logged."""
         return self._value
 
     def __repr__(self) -> str:
@@ -61,10 +61,10 @@ class Secret:
         raise TypeError("a Secret is never pickled or copied out of this process")
 
 
-# Each pattern keeps its first group (the name of the thing, so that a reader knows what was there) and hides the rest,
-# to the end of what could be a secret: mostly that of the line. All are linear: no nested repetition and no unbounded
-# search, since they run on text from outside. A character may stand there percent-encoded, also more than once
-# (`%3D`, `%253D`).
+# Each pattern keeps its first group (the name of the credential, so that a reader knows what was hidden) and hides the
+# rest up to where the secret can end, usually the end of the line. All are linear: no nested repetition and no
+# unbounded search, since they run on text from outside. A character may be percent-encoded, also more than once (`%3D`,
+# `%253D`).
 _NAMED = (
     r"SharedAccessKey|SharedAccessSignature|AccountKey|client[-_]?secret|password|passwd|pwd|"
     r"(?:access|refresh|id)[-_]?token|x?-?api[-_]?key|"
@@ -81,7 +81,7 @@ _WRAPPED = r"(?:[\r\n]{1,2}[ \t]{0,64}[A-Za-z0-9+/]{8,}={0,2}(?=[\s;]|\Z))*"
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        # A key or a certificate, to its end or to that of the text; and the body of a key that has lost its first line.
+        # A key or certificate, to its end or the text's; and the body of a key without its first line.
         r"(-{3,5}\s{0,4}BEGIN)(?:(?!-----END)[\s\S])*(?:-----END[^-]{0,64}-{0,5})?",
         r"(\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9])[A-Za-z0-9+/]{40,}={0,2}",
         r"((?<![A-Za-z0-9])(?-i:eyJ))[A-Za-z0-9_-]{8,}[A-Za-z0-9_.%+/=-]*",  # a JSON Web Token [RFC 7519, 3]
@@ -103,10 +103,10 @@ _SLASH = r"(?:[/\\]|%(?:25){0,3}(?:2F|5C))"
 _URL = re.compile(
     rf"(?<=[A-Za-z0-9+.-][A-Za-z0-9+.-])(?::|%(?:25){{0,3}}3A){_SLASH}{{1,8}}|(?<![^\s\"'=(<\[,])//", re.IGNORECASE
 )
-"""Where the user of a URL may begin. A path library may have taken a slash away, or turned it, which `repr` doubles; a
-single letter before the colon is a drive."""
+"""The position where the user of a URL may begin. A path library may have removed a slash, or turned it into a
+backslash, which `repr` doubles; a single letter before the colon is a drive."""
 _USER = re.compile(r"[^\s:%]{0,256}(?::|%(?:25){0,3}3A)(?!\d{1,5}(?:[/?#\s]|\Z))\S", re.IGNORECASE)
-"""A user and the beginning of a password, which may hold any character; not a host and its port."""
+"""A user and the beginning of a password, which may contain any character; not a host and its port."""
 _QUERY = re.compile(r"[?#]|%(?:25){0,3}(?:3F|23)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:https?|sb|amqps?|grpc)://")
 _PEM = re.compile(r"-{3,5}\s{0,4}BEGIN\b|\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9+/]{41}", re.IGNORECASE)
@@ -120,7 +120,7 @@ _CONNECTION_STRING = re.compile(
 
 
 def redact(text: str) -> str:
-    """`text` without the credentials that connection strings, SAS tokens, URLs and HTTP headers carry."""
+    """Remove the credentials of connection strings, SAS tokens, URLs, and HTTP headers from `text`."""
     text = _hide(text)
     return _WORD.sub(_hide_encoded, text) if "%" in text else text
 
@@ -138,8 +138,10 @@ def _hide_named(text: str) -> str:
 
 
 def _hide_users(match: re.Match[str]) -> str:
-    """Hide what stands in a line between the beginning of a URL and the last `@`: of its word, or of the line where a
-    user and a password begin, since that may hold a space."""
+    """Hide the text between the beginning of a URL and the last `@` of its word.
+
+    If a user and a password begin there, hide up to the line's last `@`, since a password may contain a space.
+    """
     line = match[0]
     last = _last_at(line)
     for begin in _URL.finditer(line, 0, max(last, 0)):
@@ -157,18 +159,18 @@ def _hide_user(match: re.Match[str]) -> str:
 
 
 def _without(text: str, begin: int, end: int) -> str:
-    """The text with a placeholder there, and to its end if what is hidden names a credential, perhaps with an `@`."""
+    """Replace a range with the placeholder; also the rest, if the range names a credential that may contain an `@`."""
     hidden = text[begin:end] + "continued"
     return text[:begin] + HIDDEN + (text[end:] if _hide_named(hidden) == hidden else "")
 
 
 def _last_at(text: str) -> int:
-    """Where the last `@` is; -1 without one."""
+    """Return the position of the last `@`; -1 without one."""
     return max((at.start() for at in _AT.finditer(text)), default=-1)
 
 
 def _hide_password(match: re.Match[str]) -> str:
-    """Hide what stands between a colon and the last `@` of a word; the slashes of a URL don't count."""
+    """Hide the text between a colon and the last `@` of a word; the colon of `://` doesn't count."""
     word = match[0]
     at = word.rfind("@")
     colon = _COLON.search(word, 0, max(at, 0))
@@ -178,7 +180,7 @@ def _hide_password(match: re.Match[str]) -> str:
 
 
 def _hide_encoded(match: re.Match[str]) -> str:
-    """Hide a percent-encoded word that holds a credential once it is decoded."""
+    """Hide a percent-encoded word that contains a credential once it is decoded."""
     word = match[0]
     if HIDDEN in word or "%" not in word:
         return word
@@ -187,43 +189,43 @@ def _hide_encoded(match: re.Match[str]) -> str:
 
 
 def decoded(text: str) -> str:
-    """The text without percent-encoding, also where it was encoded more than once."""
+    """Return the text without percent-encoding, even if it was encoded more than once."""
     for _ in range(_ENCODINGS):
         text = unquote(text)
     return text
 
 
 def unmasked(text: str) -> str:
-    """The text as a person reads it: decoded, in compatibility form (NFKC), without characters that show nothing."""
+    """Return the text as a reader sees it: decoded, in compatibility form (NFKC), without invisible characters."""
     plain = unicodedata.normalize("NFKC", decoded(text))
     return "".join(ch for ch in plain if ch.isprintable() or ch.isspace())
 
 
 def is_connection_string(text: str) -> bool:
-    """Whether this is a connection string or a SAS token, also a part of one; a path, name or address never is."""
+    """Return whether this is a connection string, a SAS token, or a part; never for a path, name, or address."""
     return any(_CONNECTION_STRING.search(form) for form in (text, unmasked(text)))
 
 
 def is_key(text: str) -> bool:
-    """Whether this is a key or a certificate in PEM, also only the body of one; a path, name or address never is."""
+    """Return whether this is a PEM key or certificate, or the body of one; never for a path, name, or address."""
     return any(_PEM.search(form) for form in (text, decoded(text)))
 
 
 def is_token(text: str) -> bool:
-    """Whether this is a JSON Web Token; a path, name or address never is."""
+    """Return whether this is a JSON Web Token; never for a path, name, or address."""
     return any(_TOKEN.search(form) for form in (text, decoded(text)))
 
 
 def is_url(text: str) -> bool:
-    """Whether this is a URL, which a path never is; `//server/share` is none."""
+    """Return whether this is a URL; never for a path, including `//server/share`."""
     return any(re.match(r"\W{0,4}[A-Za-z][A-Za-z0-9+.-]+:[/\\]", form) for form in (text, unmasked(text)))
 
 
 def without_credentials(value: str) -> str:
-    """A value that may be a URL, without everything that can be a credential in one.
+    """Remove everything that can be a credential from a value that may be a URL.
 
-    That is all before an `@` (from the beginning or the last quotation mark on) and all after `?` or `#`: a password
-    may hold any of them, so the last `@` counts, and the first `?` or `#` behind it.
+    That is the part before the last `@`, except a known scheme, and the part after the first `?` or `#` behind that: a
+    password may contain any of them.
     """
     _, at, rest = value.rpartition(marks[-1]) if (marks := _AT.findall(value)) else ("", "", value)
     head = _SCHEME.match(value) if at else None
@@ -233,10 +235,10 @@ def without_credentials(value: str) -> str:
 
 
 def header_secrets(value: str) -> tuple[Secret, ...]:
-    """Everything in an HTTP header's value that is secret by itself, since the other side may repeat only that part.
+    """Return the parts of an HTTP header's value that are secret by themselves: the peer may repeat only one of them.
 
-    That is the whole value, what follows its scheme, its last word, the values of its parameters, and the user and
-    password that a word encodes (RFC 7617), with the password by itself, or the user if there is no password.
+    These are the whole value, the part after its scheme, its last word, the values of its parameters, and the user and
+    password that a word encodes (RFC 7617), and from those the password, or the user if there is no password.
     """
     words = (value.partition(" ")[2].strip(), value.rpartition(" ")[2], *_PARAMETER.findall(value))
     found = [value, *words]
@@ -249,7 +251,7 @@ def header_secrets(value: str) -> tuple[Secret, ...]:
 
 
 def _decoded_pair(word: str) -> str:
-    """The readable text that a word encodes in base64, "" if it encodes none."""
+    """Return the readable text that a word encodes in base64; "" if none."""
     try:
         data = base64.b64decode(word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4), validate=True)
     except ValueError:
@@ -262,9 +264,9 @@ def _decoded_pair(word: str) -> str:
 
 
 class Sieve:
-    """Takes these secrets out of a text, plain or percent-encoded, and whatever else looks like a credential.
+    """A filter that removes these secrets from a text, plain or encoded, and everything that looks like a credential.
 
-    It doesn't look for secrets of less than `shortest` characters.
+    It ignores secrets shorter than `shortest` characters.
     """
 
     def __init__(self, secrets: Iterable[Secret], shortest: int = _SHORTEST) -> None:
@@ -274,7 +276,7 @@ class Sieve:
         self._longest = max((len(quote(value, safe="")) for value in values), default=0)
 
     def __call__(self, text: str, most: int | None = None) -> str:
-        """The first `most` characters of the text, with a placeholder for each secret that begins there."""
+        """Return the first `most` characters of the text, with a placeholder for each secret that begins there."""
         most = len(text) if most is None else most
         parts: list[str] = []
         text, at = text[: most + self._longest], 0
@@ -287,7 +289,7 @@ class Sieve:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Patterns of a secret: as it is, as another program quotes it in JSON or HTML, and percent-encoded."""
+    """Yield the patterns of a secret: as it is, as quoted in JSON or HTML, and percent-encoded."""
     bounds = ("", "") if len(value) >= _SHORTEST_INSIDE else (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
     encoded = re.sub(r"%..", r"(?i:\g<0>)", re.escape(quote(value, safe="")))
     quoted = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], html.escape(value)}

@@ -1,10 +1,10 @@
-"""Sockets that keep one deadline over a whole HTTP exchange, and that another thread can abort.
+"""Sockets with one deadline for a whole HTTP exchange, which another thread can abort.
 
-The timeouts of HTTP libraries apply to one socket operation: a peer that sends one byte a second exceeds none of them,
-in the body or in the headers. Here every wait (lookup, connect, TLS, send, receive) ends by the deadline given to
-`Exchange.begin`. Waits are cut into slices of a quarter second, so that `abort` takes effect without a wake-up pipe.
+The timeouts of HTTP libraries apply to one socket operation: a peer that sends one byte a second exceeds none of them.
+Here every wait (lookup, connect, TLS, send, receive) ends by the deadline given to `Exchange.begin`. Waits are cut into
+slices of a quarter second, so that `abort` takes effect without a wake-up pipe.
 
-Exceptions are not translated here: calls raise `OSError` (`TimeoutError` for timeouts), `Aborted` or `Flooded`, and
+Exceptions are not translated here: calls raise `OSError` (`TimeoutError` for timeouts), `Aborted`, or `Flooded`, and
 `Exchange.stage` shows how far the exchange got.
 """
 
@@ -36,15 +36,15 @@ class Aborted(Exception):
 
 
 class Flooded(Exception):
-    """The peer sent or announced more bytes in one exchange than it allows, or than any valid answer needs."""
+    """The peer sent or announced more bytes than the exchange allows, or than any valid response needs."""
 
 
 class Disconnected(ConnectionError):
-    """The peer closed the connection before its answer began, or in its headers."""
+    """The peer closed the connection before or in the response's headers."""
 
 
 class Stage(Enum):
-    """How far the exchange got, by which an `OSError` is classified."""
+    """How far the exchange got; callers use it to classify an `OSError`."""
 
     CONNECT = "connect"
     TLS = "tls"
@@ -52,19 +52,19 @@ class Stage(Enum):
 
 
 Resolve = Callable[..., list[Any]]
-"""`socket.getaddrinfo`, or a function of its shape: called with host, port and `type`, it may raise OSError."""
+"""`socket.getaddrinfo` or a compatible function: called with host, port, and `type`; it may raise OSError."""
 
 
 class Exchange:
-    """The time and the bytes that one exchange may take, and how far it got.
+    """The limits of one exchange in time and bytes, and its progress.
 
-    One exchange at a time, from one thread; only `abort` may come from another. `stage`, `received` (bytes of the
-    answer), `ended` (the peer closed its side) and `unsent` (`leave` let the request go, and no byte of it was written
-    yet) are for the caller.
+    One exchange at a time, from one thread; only `abort` may come from another. The caller reads `stage`, `received`
+    (bytes of the response), `ended` (the peer closed its side), and `unsent` (`leave` permitted the request, and no
+    byte of it is written yet).
     """
 
     def __init__(self, monotonic: Callable[[], float], waiting: Callable[[], None] = lambda: None) -> None:
-        """`waiting` is called about once in a slice on the thread of the exchange, whether or not bytes come."""
+        """Create an idle exchange. `waiting` is called about once a slice on its thread, with or without data."""
         self.monotonic = monotonic
         self._waiting = waiting
         self._waiting_due = 0.0
@@ -83,10 +83,10 @@ class Exchange:
         leave: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start an exchange: it ends within `seconds` and receives a body of at most `max_bytes`.
+        """Start an exchange that ends within `seconds` and receives a body of at most `max_bytes`.
 
-        `leave` is called right before the first byte of the request is written; if it raises, nothing is sent. `left`
-        is called right after the system has accepted that byte.
+        `leave` is called right before the request's first byte is written; if it raises, nothing is sent. `left` is
+        called right after the system has accepted that byte.
         """
         now = self.monotonic()
         self._deadline, self._waiting_due = now + seconds, now + SLICE_SECONDS
@@ -95,19 +95,19 @@ class Exchange:
         self.restart()
 
     def restart(self) -> None:
-        """Begin the same exchange again, under the same deadline."""
-        self.stage = Stage.EXCHANGE  # of a kept connection; a new one begins with CONNECT
+        """Start the same exchange again, under the same deadline."""
+        self.stage = Stage.EXCHANGE  # for a kept connection; a new one starts with CONNECT
         self.received = 0
         self.ended = False
         self.unsent = False
 
     def leave(self) -> None:
-        """Ask whether the request may be sent. Raises what the `leave` of `begin` raises: then nothing may be sent."""
+        """Call the `leave` of `begin`. Raises what that raises; then nothing may be sent."""
         self._leave()
         self.unsent = True
 
     def wrote(self) -> None:
-        """Note that bytes were written: if the request was let go, they are its first."""
+        """Register that bytes were written. If they are the request's first, call the `left` of `begin`."""
         if self.unsent:
             self.unsent = False
             self._left()
@@ -121,64 +121,64 @@ class Exchange:
         self._deadline = min(self._deadline, self.monotonic() + seconds)
 
     def abort(self) -> None:
-        """End the exchange in flight within a slice, and every later one at once. Callable from any thread."""
+        """End the exchange in flight within a slice, and later ones at once. May be called from any thread."""
         self._aborted = True
 
     def slice(self, deadline: float | None = None) -> float:
-        """How long the next wait may be, in seconds. Raises TimeoutError or Aborted when there is none left.
+        """Return the length of the next wait in seconds. Raises TimeoutError or Aborted if no time is left.
 
-        Every wait begins here, so that `waiting` is called also while a peer sends byte after byte without a pause.
+        Every wait calls this first, so `waiting` is also called while a peer sends data without a pause.
         """
         if self._aborted:
-            raise Aborted("the client was told to stop")
+            raise Aborted("the request was aborted")
         now = self.monotonic()
         left = (self._deadline if deadline is None else min(deadline, self._deadline)) - now
         if left <= 0:
-            raise TimeoutError("not done in the time given")
+            raise TimeoutError("deadline exceeded")
         if now >= self._waiting_due:
             self._waiting_due = now + SLICE_SECONDS
             self._waiting()
         return min(left, SLICE_SECONDS)
 
     def count(self, data: bytes) -> bytes:
-        """Account for received bytes. Raises Flooded for more than any answer needs: endless 1xx, headers or trailers.
+        """Count received bytes. Raises Flooded for endless 1xx responses, headers, or trailers.
 
-        Chunk framing at most doubles a body, even of chunks of a few bytes.
+        The limit is twice the body, since chunk framing at most doubles it, plus 256 KiB of headers.
         """
         self.received += len(data)
         self.ended = self.ended or not data
         if self.received > 2 * self._max_bytes + _HEADER_BYTES:
-            raise Flooded("more bytes than any answer needs")
+            raise Flooded("the peer sent more bytes than a valid response needs")
         return data
 
     def check_body(self, size: int) -> None:
-        """Raise Flooded if a body of so many bytes is longer than the exchange allows."""
+        """Raise Flooded if a body of this size is longer than the exchange allows."""
         if size > self._max_bytes:
-            raise Flooded(f"an answer of more than {self._max_bytes} bytes")
+            raise Flooded(f"the response is longer than {self._max_bytes} bytes")
 
     def within(self, seconds: float) -> float:
-        """The time (monotonic) `seconds` from now, at most the deadline."""
+        """Return the monotonic time `seconds` from now, at most the deadline."""
         return min(self._deadline, self.monotonic() + seconds)
 
 
 class DeadlineStream(Protocol):
-    """A byte stream whose waits are the slices of its exchange."""
+    """A byte stream that waits in slices of its exchange."""
 
     def receive(self) -> bytes:
-        """At least one byte of what was received; empty at the end. Raises OSError, TimeoutError or Aborted."""
+        """Return at least one received byte; b"" at the end. Raises OSError, TimeoutError, or Aborted."""
 
     def send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError, TimeoutError or Aborted."""
+        """Send all of `data`. Raises OSError, TimeoutError, or Aborted."""
 
     def is_readable(self) -> bool:
-        """Whether `receive` would return at once, also with the end of the stream."""
+        """Return whether `receive` would return at once; also True at the end of the stream."""
 
     def close(self) -> None:
         """Close the connection without waiting for anything."""
 
 
 class Dialer:
-    """Opens the TCP connections of one client. `connect_seconds` bounds each one, within the exchange's deadline."""
+    """The opener of a client's TCP connections. `connect_seconds` limits each one, within the exchange's deadline."""
 
     def __init__(self, exchange: Exchange, resolve: Resolve, connect_seconds: float) -> None:
         self._exchange = exchange
@@ -188,7 +188,7 @@ class Dialer:
         self._looked_up = ("", 0)
 
     def connect(self, host: str, port: int) -> TcpStream:
-        """Connect to the first address that answers; the time left is shared out among those still to be tried."""
+        """Connect to the first address that accepts. The remaining addresses share the time left equally."""
         self._exchange.stage = Stage.CONNECT
         until = self._exchange.within(self._connect_seconds)
         addresses = self._addresses(host, port, until)
@@ -224,8 +224,8 @@ class Dialer:
         try:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            pass  # a name: only a lookup on another thread keeps the deadline
-        # One that did not end in time is waited for again by the next attempt: at most one thread is blocked.
+            pass  # a name: the lookup runs on another thread, which keeps the deadline
+        # The next attempt waits for a lookup that didn't end in time: at most one thread is blocked.
         if self._lookup is None or self._looked_up != (host, port):
             look_up = partial(self._resolve, host, port, type=socket.SOCK_STREAM)
             self._lookup, self._looked_up = DaemonCall(look_up, "name-lookup"), (host, port)
@@ -250,7 +250,7 @@ class TcpStream:
         """See `DeadlineStream`."""
         while True:
             self._wait_at_most(self._exchange.slice())
-            with contextlib.suppress(TimeoutError):  # one slice is over; the next `slice` raises at the deadline
+            with contextlib.suppress(TimeoutError):  # the slice ended; the next `slice` raises at the deadline
                 return self._sock.recv(_READ_BYTES)
 
     def send(self, data: bytes) -> None:
@@ -278,18 +278,18 @@ class TcpStream:
         self._sock.close()
 
     def _wait_at_most(self, seconds: float) -> None:
-        if seconds != self._wait:  # mostly a whole slice, as before: saves a system call
+        if seconds != self._wait:  # usually unchanged: saves a system call
             self._sock.settimeout(seconds)
             self._wait = seconds
 
 
 class DeadlineTlsStream:
-    """A `DeadlineStream` of TLS over another one."""
+    """A TLS `DeadlineStream` over another one."""
 
     def __init__(self, below: DeadlineStream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
-        """Shake hands with `host`, whose certificate is verified by `context`.
+        """Make the handshake with `host`; `context` verifies its certificate.
 
-        Raises what `DeadlineStream` does, ssl.SSLError among it, and leaves closing `below` to the caller then.
+        Raises what `DeadlineStream` raises, including ssl.SSLError; then the caller closes `below`.
         """
         self._below = below
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -304,7 +304,7 @@ class DeadlineTlsStream:
         exchange.stage = Stage.EXCHANGE
 
     def receive(self) -> bytes:
-        """See `DeadlineStream`. A missing close_notify of TLS is accepted: HTTP shows whether an answer is complete."""
+        """See `DeadlineStream`. A missing close_notify is accepted: HTTP detects an incomplete response."""
         try:
             return self._run(partial(self._tls.read, _READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -348,8 +348,10 @@ _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", sel
 
 
 def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
-    """Whether `sock` is ready for `event` within `seconds`. By poll: `select` fails from descriptor 1024, and epoll
-    needs a descriptor of its own, so that a process without a free one could not even use an open connection."""
+    """Return whether `sock` is ready for `event` within `seconds`.
+
+    Uses poll: `select` fails from descriptor 1024 on, and epoll needs an additional descriptor.
+    """
     with _Selector() as selector:
         selector.register(sock, event)
         return bool(selector.select(seconds))

@@ -1,4 +1,4 @@
-"""Contexts of TLS connections: the authorities that a client trusts, and its own certificate."""
+"""TLS contexts for clients: trusted authorities and client certificates."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ class UnusableFile(Exception):
 
 
 class TlsFiles(Struct, frozen=True):
-    """Paths, "" for none. `authorities` is a file or a folder that replaces certifi's; without `key` the private key is
-    in the file of `certificate`."""
+    """The paths of a client's TLS files, "" for none.
+
+    `authorities` is a file or directory used instead of certifi's. Without `key`, the private key is in `certificate`.
+    """
 
     authorities: str = ""
     certificate: str = ""
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
-        """A context from the files as they are now, so that a renewed one is used from the next connection on.
+        """Return a context from the files as they are now: the next connection uses a renewed file.
 
         Raises UnusableFile.
         """
@@ -36,7 +38,7 @@ class TlsFiles(Struct, frozen=True):
             else:
                 context.load_verify_locations(cafile=authorities)
             if self.certificate:
-                # Without `password` OpenSSL would prompt for that of an encrypted key on the terminal.
+                # Without `password`, OpenSSL would prompt on the terminal for an encrypted key.
                 context.load_cert_chain(self.certificate, self.key or None, password="")
         except (OSError, ValueError) as error:
             raise UnusableFile(type(error).__name__) from error
@@ -44,10 +46,10 @@ class TlsFiles(Struct, frozen=True):
 
 
 def default_context() -> ssl.SSLContext:
-    """A context that trusts the authorities of the system and of certifi.
+    """Return a context that trusts the authorities of the system and of certifi.
 
-    Not as strict as Python is by itself from 3.13 on, nor is `TlsFiles`: a company's own authority may lack what RFC
-    5280 has every authority say, such as a key usage, and what worked on one Python works on the next.
+    Like `TlsFiles`, it is less strict than the default from Python 3.13 on: private authorities often lack extensions
+    that RFC 5280 requires, for example key usage, and must work on every Python version.
     """
     import certifi  # noqa: PLC0415  # only TLS needs it
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 to one address: the transport of an `httpx.Client`, h11 for the protocol, `deadline`'s sockets below.
+"""The transport of an `httpx.Client`: HTTP/1.1 with h11, over the sockets of `deadline`.
 
-Hand-written, since httpx's own transport has no deadline over a whole exchange, and since the pool, locks and traces of
-httpcore take as much time of a poll as everything else; the client itself takes 0.05 ms. Redirects and cookies are not
-used: the client never sees their headers. At most one connection is kept, and one exchange takes place at a time.
+httpx's transport has no deadline for a whole exchange, and the pool, locks, and traces of httpcore take as much of a
+poll's time as everything else; the client itself takes 0.05 ms. Redirects and cookies aren't used: the client never
+sees their headers. At most one connection is kept, and there is one exchange at a time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import httpx
 from exporter.http.deadline import DeadlineStream, DeadlineTlsStream, Dialer, Disconnected, Exchange, Resolve, Stage
 from exporter.http.tls import default_context
 
-_MAX_HEAD_BYTES: Final = 100 * 1024  # of one answer's status line and headers, or of a chunk's header
+_MAX_HEAD_BYTES: Final = 100 * 1024  # of a response's status line and headers, or of a chunk's header
 _PORTS: Final = {"http": 80, "https": 443}
 _UNUSED: Final = (b"location", b"set-cookie")
-"""Headers of answers that are dropped: httpx would parse the address, which may be none, and keep the cookie."""
+"""Response headers to drop: httpx would parse the address, which may be invalid, and keep the cookie."""
 
 Origin = tuple[bytes, bytes, int | None]
-"""Scheme, host and port of a URL, as httpx has them; None for the scheme's own port."""
+"""Scheme, host, and port of a URL, as in httpx; None for the scheme's default port."""
 
 
 class InvalidAnswer(Exception):
-    """What was received is no HTTP answer, or an incomplete one. The text may quote the peer."""
+    """The data received isn't a complete HTTP response. The text may quote the peer."""
 
 
 class ProxyRefused(ConnectionError):
@@ -50,14 +50,14 @@ class Proxy:
 
     @classmethod
     def parse(cls, url: str) -> Proxy:
-        """The proxy of `http://user:password@host:port` or a part of it. Raises ValueError, without the text."""
+        """Parse `http://user:password@host:port` or a part of it. Raises ValueError, whose text omits the input."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port or _PORTS["http"]
         except ValueError:
-            raise ValueError("expected the address of a proxy, with a port that is a number") from None
+            raise ValueError("expected a proxy address with a numeric port") from None
         if parts.scheme != "http" or not host:
-            raise ValueError("expected the address of a proxy as http://HOST:PORT; TLS to the proxy is not supported")
+            raise ValueError("expected a proxy address like http://HOST:PORT; TLS to the proxy is not supported")
         token = ""
         if parts.username or parts.password:
             token = basic_authorization(unquote(parts.username or ""), unquote(parts.password or ""))
@@ -65,7 +65,7 @@ class Proxy:
 
 
 def basic_authorization(user: str, password: str) -> str:
-    """The value of an `Authorization` header (RFC 7617), in Latin-1 where that has all the letters, else in UTF-8."""
+    """Return the value of an `Authorization` header (RFC 7617), in Latin-1 if possible, else in UTF-8."""
     text = f"{user}:{password}"
     try:
         data = text.encode("latin-1")
@@ -75,11 +75,11 @@ def basic_authorization(user: str, password: str) -> str:
 
 
 class Transport(httpx.BaseTransport):
-    """Sends requests under the deadline and the limit of `exchange`, which the caller begins before each.
+    """The transport under the deadline and size limit of `exchange`, which the caller begins before each request.
 
-    `tls` makes the context of each new TLS connection; `proxy` is used for every request where given. `handle_request`
-    and the body of its response raise OSError (TimeoutError and ConnectionError among it), Aborted, Flooded,
-    InvalidAnswer, ValueError for a request or a number that HTTP does not allow, and what `tls` raises.
+    `tls` creates the context of each new TLS connection; `proxy`, if given, is used for every request. `handle_request`
+    and the body of its response raise OSError (including TimeoutError and ConnectionError), Aborted, Flooded,
+    InvalidAnswer, ValueError for a request or number that HTTP doesn't allow, and what `tls` raises.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Transport(httpx.BaseTransport):
         self._kept: _Connection | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The response once its headers were received; its body is received as it is read.
+        """Send a request. Return the response once its headers are received; its body is received as it is read.
 
-        A kept connection is used unless its peer has closed it meanwhile, or has sent something unrequested. If it
-        breaks before any answer, the request is sent once more on a new one. No connection of a request with
-        `Connection: close` is kept, so that such a request is sent at most once.
+        A kept connection is used unless the peer has closed it or sent unrequested data. If it breaks before any
+        response, the request is sent again on a new one. The connection of a request with `Connection: close` is never
+        kept, so such a request is sent at most once.
         """
-        self._exchange.slice()  # once aborted, nothing begins
+        self._exchange.slice()  # raises if aborted
         url = request.url
         if url.scheme not in _PORTS:
-            raise ValueError("an address of neither http nor https")
+            raise ValueError("expected an http or https URL")
         origin = (url.raw_scheme, url.raw_host, url.port)
         connection, self._kept = self._kept, None
         if connection is not None and connection.is_usable_for(origin):
@@ -135,7 +135,7 @@ class Transport(httpx.BaseTransport):
         return httpx.Response(head.status_code, headers=headers, stream=_Body(connection, self._keep))
 
     def close(self) -> None:
-        """Close the kept connection. Not while an exchange is in flight: abort it first."""
+        """Close the kept connection. Don't call it during an exchange: abort that first."""
         connection, self._kept = self._kept, None
         if connection is not None:
             connection.close()
@@ -144,7 +144,7 @@ class Transport(httpx.BaseTransport):
         self._kept = connection
 
     def _target(self, url: httpx.URL) -> bytes:
-        """The request target: in origin form, or absolute for an http address through a proxy (RFC 9112 §3.2)."""
+        """Return the request target: in origin form, or absolute for http through a proxy (RFC 9112 §3.2)."""
         if self._proxy is None or url.scheme == "https":
             return url.raw_path
         return url.raw_scheme + b"://" + url.netloc + url.raw_path
@@ -180,15 +180,15 @@ class Transport(httpx.BaseTransport):
         connection.send(b"CONNECT", target.encode(), headers, b"")
         status = connection.receive_head().status_code
         if not 200 <= status < 300:  # noqa: PLR2004  # 2xx
-            raise ProxyRefused(f"the proxy answers HTTP {status}")
+            raise ProxyRefused(f"the proxy returned HTTP {status}")
         if connection.has_unread:
-            raise ProxyRefused("the proxy sends more than its answer")
-        self._exchange.restart()  # what was received is the proxy's answer
+            raise ProxyRefused("the proxy sent data after its response")
+        self._exchange.restart()  # the bytes received so far are the proxy's
 
 
 def client_over(transport: Transport) -> httpx.Client:
-    """A client that takes nothing from the environment, follows no redirect, and doesn't log the address."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs each request with its address
+    """Return a client that ignores the environment, follows no redirect, and doesn't log the URL."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs each request with its URL
     return httpx.Client(transport=transport, trust_env=False)
 
 
@@ -205,17 +205,17 @@ class _Connection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes after the answer were received."""
+        """Whether bytes after the response were received."""
         return bool(self._h11.trailing_data[0])
 
     def is_usable_for(self, origin: Origin) -> bool:
-        """Whether it leads there and is idle: one that is readable without a request is closed or out of step."""
+        """Return whether it goes to `origin` and is idle: one that is readable now is closed or out of sync."""
         return origin == self._origin and not self._stream.is_readable()
 
     def send(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
-        """Send a request. Raises ValueError for one that HTTP does not allow.
+        """Send a request. Raises ValueError for one that HTTP doesn't allow.
 
-        A peer may answer and close before it has read everything, so that a failed send is left to `receive_head`.
+        A peer may respond and close before it has read everything, so `receive_head` reports a failed send.
         """
         try:
             data = self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
@@ -223,7 +223,7 @@ class _Connection:
                 data += self._h11.send(h11.Data(data=content)) or b""
             data += self._h11.send(h11.EndOfMessage()) or b""
         except h11.LocalProtocolError as error:
-            raise ValueError("a request that HTTP does not allow") from error
+            raise ValueError("HTTP does not allow this request") from error
         try:
             self._stream.send(data)
         except TimeoutError:
@@ -232,17 +232,17 @@ class _Connection:
             self._sent_whole = False
 
     def receive_head(self) -> h11.Response:
-        """The head of the final answer; interim ones are skipped."""
+        """Return the head of the final response, skipping interim ones."""
         while True:
             event = self._next()
             if isinstance(event, h11.Response):
                 self._announced = int(dict(event.headers).get(b"content-length", b"0"))
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise InvalidAnswer("no answer to the request")
+                raise InvalidAnswer("no response to the request")
 
     def receive_body(self) -> Iterator[bytes]:
-        """The body in parts, as they are received. Raises Flooded if it is, or claims to be, longer than allowed."""
+        """Yield the body in parts, as they arrive. Raises Flooded if it is, or claims to be, longer than allowed."""
         size = 0
         self._exchange.check_body(self._announced)
         while isinstance(event := self._next(), h11.Data):
@@ -251,7 +251,7 @@ class _Connection:
             yield bytes(event.data)
 
     def start_next(self) -> bool:
-        """Prepare for another request; False if this connection can take none."""
+        """Prepare for another request. Return False if the connection can't be reused."""
         done = self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
         if not done or not self._sent_whole or self.has_unread:
             return False
@@ -263,7 +263,7 @@ class _Connection:
         self._stream.close()
 
     def _next(self) -> object:
-        """The next event of h11, whatever has to be read for it."""
+        """Return the next event of h11, after reading the data it needs."""
         while True:
             try:
                 event = self._h11.next_event()
@@ -273,12 +273,12 @@ class _Connection:
                 return event
             data = self._exchange.count(self._stream.receive())
             if not data and self._h11.their_state is h11.SEND_RESPONSE:
-                raise Disconnected("the peer closed the connection without an answer")
+                raise Disconnected("the peer closed the connection without a response")
             self._h11.receive_data(data)
 
 
 class _Body(httpx.SyncByteStream):
-    """The body of a response. Closing it keeps the connection if the answer was read to its end, and closes it else."""
+    """The body of a response. Closing it keeps the connection if the whole response was read, else closes it."""
 
     def __init__(self, connection: _Connection, keep: Callable[[_Connection], None]) -> None:
         self._connection = connection
@@ -296,18 +296,18 @@ class _Body(httpx.SyncByteStream):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentProxy:
-    """A proxy's address, which may hold a password, and the variable that sets it, for messages."""
+    """A proxy's address, which may contain a password, and the variable that sets it, for messages."""
 
     variable: str
     url: str = field(repr=False)
 
 
 def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy | None:
-    """The proxy for requests to `url`, if any, of those that the environment sets for all programs.
+    """Return the proxy that the environment sets for requests to `url`; None for none.
 
-    Read as curl does: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters before capitals. Never
-    the settings of Windows or macOS, as `urllib.request.getproxies` reads them: those are of the user who is signed in,
-    so that `check --probe` and the service would take different ways.
+    Reads the variables as curl does: `http_proxy`, `https_proxy`, `all_proxy`, and `no_proxy`, in lower case before
+    upper case. It ignores the settings of Windows and macOS (`urllib.request.getproxies`): they belong to the signed-in
+    user, so `check --probe` and the service would use different proxies.
     """
     parts = urlsplit(url)
     exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
@@ -318,16 +318,19 @@ def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy 
 
 
 def _variables(scheme: str, environ: Mapping[str, str]) -> list[str]:
-    """The variables for this scheme that are set. One in small letters overrides the one in capitals, even if empty."""
+    """Return the variables set for this scheme. A lower-case one overrides the upper-case one, even if empty."""
     pairs = [(f"{word}_proxy", f"{word.upper()}_PROXY") for word in (scheme, "all")]
     names = [small if small in environ else large for small, large in pairs]
-    # In a CGI program HTTP_PROXY is the value of a request header `Proxy` (CVE-2016-1000110).
+    # In a CGI program, HTTP_PROXY is the value of the request header `Proxy` (CVE-2016-1000110).
     return [name for name in names if name in environ and not (name == "HTTP_PROXY" and "REQUEST_METHOD" in environ)]
 
 
 def _is_exempt(parts: SplitResult, exempt: str) -> bool:
-    """Whether `no_proxy` names the host: by `*` alone, or as a list of names, domains with or without their dot, either
-    perhaps with a port, addresses, and networks such as 10.0.0.0/8."""
+    """Return whether `no_proxy` names the host.
+
+    `no_proxy` is `*`, or a list of host names and domains (with or without a leading dot or a port), addresses, and
+    networks (10.0.0.0/8).
+    """
     if exempt.strip() == "*":
         return True
     host = parts.hostname or ""

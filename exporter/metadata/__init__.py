@@ -1,5 +1,5 @@
-"""The client of Azure's metadata service: it reads the document and the identity of this VM, and sends approvals.
+"""The client of Azure's metadata service: it reads the document and the VM's identity, and sends approvals.
 
-It may import `http`, `errors`, `retry` and `core.records`, and decides nothing about events. Begin with
+It may import `http`, `errors`, and `core`, and decides nothing about events. Start reading with
 `client.MetadataClient.fetch`; `errors` lists every way in which a request can fail.
 """

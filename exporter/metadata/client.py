@@ -1,10 +1,10 @@
-"""The HTTP client of the Azure metadata service: read the document, approve an event, read the identity of this VM.
+"""The HTTP client of the Azure metadata service: read the document, approve an event, read the VM's identity.
 
-Whatever the peer does, a call returns or raises `MetadataError` by its deadline, having read at most `max_bytes`. No
-proxy, redirect, cookie, content encoding or credential file is ever used: an `httpx.Client` that takes nothing from
-the environment sends ready-made requests through `http.transport`. Documents aren't parsed here: `fetch` returns bytes.
+Whatever the peer does, a call returns or raises `MetadataError` by its deadline, and reads at most `max_bytes`. It
+never uses a proxy, redirect, cookie, content encoding, or credential file: an `httpx.Client` that ignores the
+environment sends prepared requests through `http.transport`. Documents aren't parsed here: `fetch` returns bytes.
 
-Facts about the service are from Microsoft's documentation of Scheduled Events and of the Instance Metadata Service.
+Facts about the service come from Microsoft's documentation of Scheduled Events and the Instance Metadata Service.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from exporter.metadata.errors import (
 
 BODY_BYTES: Final = 4 * 1024 * 1024
 DEADLINE_SECONDS: Final = 5.0
-FIRST_DEADLINE_SECONDS: Final = 125.0  # the first request enables the service for the VM: two minutes, and some
-PATIENT_AGAIN_SECONDS: Final = 3600.0  # without any answer, before one poll waits as long as the first
+FIRST_DEADLINE_SECONDS: Final = 125.0  # the first request enables the service for the VM, which takes up to 2 minutes
+PATIENT_AGAIN_SECONDS: Final = 3600.0  # after this long without a response, one poll waits as long as the first
 IDENTITY_API_VERSION: Final = "2021-12-13"
 
 _SNIPPET_BYTES: Final = 2048
@@ -53,7 +53,7 @@ _HEADERS: Final = {
 
 
 class MetadataResponse(Struct, frozen=True):
-    """A complete 200. `read_at_monotonic` is when its last byte was read, `duration` the seconds of the request."""
+    """A complete 200. `read_at_monotonic` is when its last byte was read; `duration` is in seconds."""
 
     body: bytes
     read_at_monotonic: float
@@ -74,16 +74,15 @@ _INSTANCE_FIELDS: Final = {
 }
 """Field of `Vm` → field of `/metadata/instance/compute`."""
 MAX_INSTANCE_TEXT: Final = 512
-"""Characters of one of these fields."""
+"""Maximum length of these fields in characters."""
 
 
 def parse_instance(body: bytes, tags: Sequence[str] = ()) -> Vm:
-    """This VM out of the instance document, with its tags of these names. Raises MetadataError when that is no JSON
-    object.
+    """Return the VM of the instance document, with its tags of these names.
 
-    By an allow-list: the document also holds user data, keys and other tags, so it is never kept, logged or passed on
-    as a whole. A text that is too long or not printable is "": cut, it would name another VM. `node` is not in the
-    document.
+    Only listed fields are read: the document also contains user data, keys, and other tags, so it is never kept,
+    logged, or passed on as a whole. A text that is too long or not printable becomes "": truncated, it could name
+    another VM. `node` is not in the document. Raises MetadataError if the document is not a JSON object.
     """
     try:
         document = json.loads(body)
@@ -91,7 +90,7 @@ def parse_instance(body: bytes, tags: Sequence[str] = ()) -> Vm:
         raise MetadataError("malformed", "the instance document is not JSON") from error
     if not isinstance(document, dict):
         raise MetadataError("malformed", "the instance document is not an object")
-    texts: dict[str, Any] = {ours: _plain(document.get(theirs)) for ours, theirs in _INSTANCE_FIELDS.items()}
+    texts: dict[str, Any] = {field: _plain(document.get(key)) for field, key in _INSTANCE_FIELDS.items()}
     return Vm(**texts, tags=_tags(document.get("tagsList"), tags))
 
 
@@ -100,8 +99,10 @@ def _plain(value: Any) -> str:
 
 
 def _tags(given: Any, names: Sequence[str]) -> Tags:
-    """The tags of these names in `tagsList`, `[{"name": ..., "value": ...}, ...]`; the first where there are several of
-    one name. Other tags are passed over, and a value is cut at `MAX_TAG_VALUE` characters."""
+    """Return the tags of these names from `tagsList`, which is `[{"name": ..., "value": ...}, ...]`.
+
+    The first of several tags of one name counts; "" if missing. Values are cut at `MAX_TAG_VALUE` characters.
+    """
     values = {folded(name): "" for name in names}
     for item in given if isinstance(given, list) and values else ():
         name, value = (item.get("name"), item.get("value")) if isinstance(item, dict) else (None, None)
@@ -111,21 +112,22 @@ def _tags(given: Any, names: Sequence[str]) -> Tags:
 
 
 class _Channel(Struct, frozen=True):
-    """An exchange and the client that makes it, for one request at a time."""
+    """An exchange and its client, for one request at a time."""
 
     exchange: Exchange
     http: httpx.Client
 
 
 class MetadataClient:
-    """One client for the whole process. One thread at a time; `approve` and `abort` may be called from any.
+    """The process's client of the metadata service. One thread at a time; any may call `approve` and `abort`.
 
-    `url` is the service's base, usually `http://169.254.169.254`; raises httpx.InvalidURL for no URL. `monotonic` is
-    the clock of deadlines and `clock` that of HTTP dates (POSIX seconds). Until the first 200 a poll may take
+    `url` is the service's base, usually `http://169.254.169.254`; raises httpx.InvalidURL if invalid. `monotonic` is
+    the clock of deadlines, `clock` that of HTTP dates (POSIX seconds). Until the first 200, a poll may take
     `first_deadline` seconds, since the first request enables the service; afterwards `deadline`. After each hour
-    without any answer one poll may take `first_deadline` again: Azure disables the service after a day without
-    requests, and enabling it again must not be cut off every time. `tags` are the names of the VM's tags that
-    `instance` returns. `waiting` is called about four times a second while a GET waits for the service, on its thread.
+    without any response, one poll may take `first_deadline` again: Azure disables the service after a day without
+    requests [Azure, Scheduled Events: Enabling and disabling Scheduled Events], and enabling it takes that long.
+    `instance` returns the VM's tags named in `tags`. `waiting` is called about four times a second while a GET waits,
+    on its thread.
     """
 
     def __init__(
@@ -167,18 +169,18 @@ class MetadataClient:
         )
         self._failures = 0
         self._last_answer_at = monotonic()
-        """When it last answered anything at all, or a poll with `first_deadline` last timed out."""
+        """Monotonic time of the last response of any kind, or of the last timeout of a poll with `first_deadline`."""
         self.first_answer_seen = False
         self.headers: Mapping[str, str] = {}
-        """The headers of the last answer to a GET, whatever its status; names in any case. `check` reads Date."""
+        """The headers of the last response to a GET with any status; names in any case. `check` reads Date."""
 
     def answered_before(self, seconds: float) -> None:
-        """An earlier process had an answer so many seconds ago: `first_deadline` only applies an hour after that."""
+        """Set how many seconds ago an earlier process got a response: `first_deadline` applies an hour after that."""
         self.first_answer_seen = True
         self._last_answer_at = self._monotonic() - seconds
 
     def fetch(self) -> MetadataResponse:
-        """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
+        """Poll the document once. Raises MetadataError for anything except a complete, unencoded 200."""
         began = self._monotonic()
         patient = not self.first_answer_seen or began - self._last_answer_at >= PATIENT_AGAIN_SECONDS
         exchange = self._polling.exchange
@@ -197,20 +199,20 @@ class MetadataClient:
         return MetadataResponse(body=body, read_at_monotonic=ended, duration=ended - began)
 
     def instance(self) -> Vm:
-        """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
+        """Return Azure's description of this VM, with an empty `node`. Raises MetadataError, as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline), self._tags)
 
     def approve(
         self, event_id: str, leave: Callable[[], None] = lambda: None, left: Callable[[], None] = lambda: None
     ) -> None:
-        """Approve the event, so that it starts now. Returns only on 200; sent at most once. Raises MetadataError.
+        """Approve the event, so that it starts now. Returns only on 200; sends at most once. Raises MetadataError.
 
-        `leave` is called once there is a connection, right before the first byte is written, and `left` once that byte
-        is written. If `leave` raises, that is raised. Nothing was sent unless `left` was called. From `leave` on the
-        answer may take `deadline` seconds, however long the connection took.
-        Each approval has its own connection: on a kept one that the peer is just closing it would be unclear whether
-        the request arrived. Of an answer's body only the beginning of an error is read. May be called from any thread,
-        and from several at once.
+        `leave` is called on an open connection, right before the first byte is written, and `left` once that byte is
+        written. An exception of `leave` is propagated. Nothing was sent unless `left` was called. From `leave` on, the
+        response may take `deadline` seconds, however long connecting took.
+        Each approval has its own connection: on a kept one that the peer is closing, it would be unclear whether the
+        request arrived. Of the body, only the beginning of an error is read. May be called from several threads at
+        once.
         """
         try:
             channel = self._idle.pop()
@@ -227,19 +229,19 @@ class MetadataClient:
             exchange.begin(self._deadline, max_bytes=self._max_bytes, leave=leave_with_time, left=left)
             self._send(channel, httpx.Request("POST", self._events.url, json=approval, headers=headers))
             if exchange.unsent:
-                raise MetadataError("reset", "the peer answered and closed before the request was sent")
+                raise MetadataError("reset", "the peer responded and closed before the request was sent")
         finally:
             self._idle.append(channel)
 
     def abort(self) -> None:
-        """End all calls in flight within a second, and every later one at once, with the reason `aborted`."""
+        """End all calls in flight within a second, and later ones at once, with the reason `aborted`."""
         self._aborted = True
         self._polling.exchange.abort()
         for channel in list(self._posting):
             channel.exchange.abort()
 
     def close(self) -> None:
-        """Close the connections. Not while a call is in flight: `abort` it first."""
+        """Close the connections. Don't call it during another call: `abort` that first."""
         for channel in (self._polling, *self._posting):
             channel.http.close()
 
@@ -249,10 +251,10 @@ class MetadataClient:
         return _Channel(exchange, client_over(transport))
 
     def _new_posting_channel(self) -> _Channel:
-        """Another channel for POSTs. All are kept: there are as many as POSTs were once in flight at the same time."""
+        """Add a channel for POSTs. All are kept: there are at most as many as POSTs in flight at one time."""
         channel = self._new_channel()
         self._posting.append(channel)
-        if self._aborted:  # perhaps by another thread just before this channel was in the list
+        if self._aborted:  # `abort` may have run on another thread before this channel was in the list
             channel.exchange.abort()
         return channel
 
@@ -261,7 +263,7 @@ class MetadataClient:
         return self._send(self._polling, request)
 
     def _send(self, channel: _Channel, request: httpx.Request) -> bytes:
-        """The body of a 200; empty, and not read, of the answer to a POST."""
+        """Return the body of a 200; b"" for a POST, whose body isn't read."""
         try:
             response = channel.http.send(request, stream=True)
             if channel is self._polling:
@@ -272,7 +274,7 @@ class MetadataClient:
                 if request.method == "POST":
                     return b""
                 if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-                    raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
+                    raise MetadataError("encoding", "the response has an unrequested content encoding", status_code=200)
                 return b"".join(response.iter_raw())
             finally:
                 response.close()
@@ -281,7 +283,7 @@ class MetadataClient:
 
     def _refused(self, exchange: Exchange, response: httpx.Response) -> MetadataError:
         code = response.status_code
-        # By the service's own clock where it sends a Date: the clock of this VM may be wrong.
+        # By the service's clock if it sends a Date: the clock of this VM may be wrong.
         now = parse_http_date(response.headers.get("date", ""))
         now = self._clock() if now is None else now
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)
@@ -289,8 +291,10 @@ class MetadataClient:
         return MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
     def _snippet(self, exchange: Exchange, response: httpx.Response) -> str:
-        """The beginning of an error's text, as far as it is received quickly, safe for one line of a log; for an HTML
-        page only a note."""
+        """Return the beginning of an error's body, if received within a second, as one printable line.
+
+        For an HTML or XML page it is only a note.
+        """
         exchange.shorten(_SNIPPET_SECONDS)
         data = bytearray()
         try:
@@ -301,7 +305,7 @@ class MetadataClient:
         except Aborted:
             raise
         except FOREIGN:
-            pass  # the status alone is reported then
+            pass  # then only the status is reported
         text = data[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
         markup = "html" in response.headers.get("content-type", "").lower() or is_page(text)
         return "(an HTML or XML page)" if markup else one_line(text)

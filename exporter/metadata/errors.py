@@ -1,4 +1,4 @@
-"""Every way in which a request to the metadata service can fail, and how long to wait then.
+"""Every way in which a request to the metadata service can fail, and the delay before the next request.
 
 Failure
 └── SourceFailure
@@ -17,15 +17,15 @@ from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
 from exporter.http.transport import InvalidAnswer
 
 Reason = Literal[
-    "timeout",  # not done by the deadline, in whatever phase
+    "timeout",  # deadline exceeded, in any phase
     "connect",  # refused, unreachable
     "dns",  # the host of a configured URL has no address
     "tls",  # a configured https URL: handshake or certificate
-    "reset",  # the connection broke before the answer was whole
+    "reset",  # the connection broke before the response was complete
     "protocol",  # not HTTP
     "redirect",  # 3xx: never followed
     "status-400",  # the request or the api-version is wrong
-    "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process, or something in between does
+    "forbidden",  # 401, 403: the Metadata Security Protocol, or something in between, refuses this process
     "not-found",  # 404
     "gone",  # 410: up to 70 seconds
     "throttled",  # 429: five requests a second for the whole VM
@@ -54,19 +54,19 @@ _CLASS_REASONS: dict[int, Reason] = {3: "redirect", 5: "server-error"}
 
 
 class MetadataError(SourceFailure):
-    """The metadata service gave no usable answer. The detail is for a person and holds nothing of the request.
+    """A failed request to the metadata service. The detail is human-readable and contains nothing of the request.
 
-    `status_code` is the HTTP status, None for no answer; `retry_after` is `Retry-After` in seconds (0 to 60);
-    `failures` is how many polls in a row have failed, this one included.
+    `status_code` is the HTTP status, None without a response; `retry_after` is `Retry-After` in seconds (0 to 60);
+    `failures` is the number of consecutive failed polls, including this one.
     """
 
     def delay(self) -> float:
-        """Seconds until the next request: less than 2, at least 30 after 401 or 403, at least `Retry-After`."""
+        """Return the seconds until the next request: below 2, at least 30 after 401 or 403, at least `Retry-After`."""
         return max(FORBIDDEN_SECONDS if self.reason == "forbidden" else 0.0, super().delay())
 
 
 def status_reason(code: int) -> Reason:
-    """The reason for a status other than 200."""
+    """Return the reason for a status other than 200."""
     return _STATUS_REASONS.get(code) or _CLASS_REASONS.get(code // 100, "status-other")
 
 
@@ -75,15 +75,15 @@ FOREIGN = (
     Flooded,
     OSError,
     InvalidAnswer,
-    ValueError,  # of the HTTP library, for numbers and letters in headers that it does not expect
+    ValueError,  # of the HTTP library, for unexpected numbers and letters in headers
 )
-"""All that an exchange is known to raise; anything else is a bug and not reported as a failure of the service."""
+"""All exceptions that an exchange is known to raise. Any other is a bug, not a failure of the service."""
 
 _STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls", Stage.EXCHANGE: "reset"}
 
 
 def translate(error: Exception, exchange: Exchange) -> MetadataError:
-    """Translate a foreign exception, by its type and then by how far the exchange got. The caller keeps the cause."""
+    """Translate a foreign exception by its type, then by the exchange's stage. The caller keeps the cause."""
     cut_off = exchange.ended or not exchange.received
     table: tuple[tuple[type[Exception], Reason], ...] = (
         (Aborted, "aborted"),
@@ -95,19 +95,21 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
         (Exception, "reset" if cut_off else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
-    # The messages of the HTTP library quote what the peer sent; others are this package's or the system's.
+    # Messages of the HTTP library quote the peer; the others come from this package or the system.
     is_own = isinstance(error, Aborted | Flooded | OSError)
-    return MetadataError(reason, one_line(str(error)) if is_own else "what came is no whole answer of HTTP")
+    return MetadataError(
+        reason, one_line(str(error)) if is_own else "the data received is not a complete HTTP response"
+    )
 
 
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)
 
 
 def is_page(text: str) -> bool:
-    """Whether this is the beginning of an HTML or XML page, perhaps behind a few words."""
+    """Return whether this is the beginning of an HTML or XML page, possibly after a few words."""
     return text.startswith("<") or _MARKUP.search(text) is not None
 
 
 def one_line(text: str) -> str:
-    """A foreign text on one line, printable and cut to 200 characters, for the log."""
+    """Return a foreign text as one printable line of at most 200 characters, for the log."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:_DETAIL_CHARACTERS]

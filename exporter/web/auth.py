@@ -1,11 +1,11 @@
-"""Basic authentication that does not reveal which users exist, nor spends much processor time on wrong passwords.
+"""Basic authentication that doesn't reveal which users exist and limits the CPU time that wrong passwords cost.
 
 bcrypt is slow on purpose, so a flood of wrong passwords is a flood of work. Therefore:
 
-- one password is checked at a time, on a thread; after a wrong one the worker rests as long as the check took;
-- right passwords are cached apart from wrong ones, so that no flood evicts them: an admitted scraper never waits again;
-- what is not cached waits in `CheckQueue`, which is fair between addresses and bounded;
-- a check outlives the connection that asked for it, so that its verdict is there when the client comes again.
+- one password is checked at a time, on a thread; after a wrong one, the worker pauses as long as the check took;
+- accepted and rejected passwords have separate caches: no flood evicts an admitted scraper, which never waits again;
+- other checks wait in `CheckQueue`, which is bounded and fair between addresses;
+- a check outlives the connection that requested it, so its verdict is ready when the client retries.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from exporter.web.config_file import RateLimit
 Verdict = Literal["admitted", "refused", "busy"]
 
 CACHED_VERDICTS: Final = 100
-"""Of right passwords, and as many of wrong ones."""
+"""Size of each cache: one for accepted passwords, one for rejected ones."""
 MAX_WAITING: Final = 256
 REMEMBERED_RETRIES: Final = 10_000
-"""More than a hundred new passwords a second make between two visits of a scraper."""
+"""More than the number of busy responses between two scrapes, at a hundred new passwords a second."""
 REMEMBERED_PEERS: Final = 1000
 WAIT_SECONDS: Final = 4.0
-"""How long a request waits for its verdict before it is answered "busy"."""
+"""How long a request waits for its verdict. After that, the verdict is "busy"."""
 FAILED_CHECK_PAUSE_SECONDS: Final = 0.1
 BCRYPT_BYTES: Final = 72
-"""What bcrypt looks at; htpasswd and Go cut longer passwords there in silence, the Python library refuses them."""
+"""The part of a password that bcrypt uses. htpasswd and Go truncate longer ones; the Python library rejects them."""
 KEY_BYTES: Final = 16
 
 DUMMY_DIGEST: Final = b"QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
-"""Salt and digest of no user's hash; the toolkit compares the passwords of unknown users with the same one."""
+"""Salt and digest that belong to no user; the toolkit compares passwords of unknown users with the same one."""
 
 Compare = Callable[[bytes, bytes], bool]
-"""Password and bcrypt hash to whether they match; blocks."""
+"""A function of a password and a bcrypt hash that returns whether they match; blocks."""
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Recent(dict[K, V]):
-    """The `most` entries that were put last."""
+    """A dictionary of the `most` entries that were put last."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
 
     def put(self, key: K, value: V) -> None:
-        """Set the entry and make it the newest; the oldest is dropped where there are too many."""
+        """Set the entry and make it the newest. If there are more than `most`, drop the oldest."""
         self.pop(key, None)
         self[key] = value
         if len(self) > self._most:
@@ -65,7 +65,7 @@ class Recent(dict[K, V]):
 
 @dataclass(slots=True, eq=False)
 class Check:
-    """A password to be compared with `hashes`; the first of them decides, and only if the user is `known`."""
+    """A password to compare with `hashes`. It is right if the first hash matches and the user is `known`."""
 
     key: bytes
     peer: str
@@ -74,10 +74,10 @@ class Check:
     known: bool
     verdict: asyncio.Future[Verdict]
     retried: bool = False
-    """The client asked before and was answered "busy"."""
+    """Whether the client sent this password before and the verdict was "busy"."""
 
     def run(self, compare: Compare) -> bool:
-        """Whether the password is right. Blocks as long as for the costliest user's hash, unless it is."""
+        """Return whether the password is right. If it isn't, block as long as the costliest user's hash takes."""
         if compare(self.password, self.hashes[0]) and self.known:
             return True
         for hashed in self.hashes[1:]:
@@ -86,11 +86,11 @@ class Check:
 
 
 class CheckQueue:
-    """The checks that wait: in which order they are made, and which is given up when there are too many.
+    """The waiting password checks, in the order in which they run, with a limit on their number.
 
-    First the address that was served longest ago, of those the one with the fewest checks waiting. Within an address a
-    retried check (a scraper comes again with the same password, a guesser has no reason to), then the newest: there the
-    client is still waiting.
+    The address that was served longest ago comes first; among equals, the one with the fewest waiting checks. Within an
+    address, a retried check comes first (a scraper retries the same password, a guesser doesn't), then the newest one,
+    whose client is still waiting.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class CheckQueue:
         self._checks = 0
 
     def add(self, check: Check) -> Check | None:
-        """Append a check; the one that is given up for it, which is the oldest of the address with the most."""
+        """Append a check. Return the check dropped for it: the oldest of the address with the most, None for none."""
         self._waiting.append(check)
         if len(self._waiting) <= MAX_WAITING:
             return None
@@ -109,12 +109,12 @@ class CheckQueue:
         return given_up
 
     def take(self) -> Check | None:
-        """The check to be made now, which no longer waits; None when there is none."""
+        """Remove and return the next check to run; None if none is waiting."""
         if not self._waiting:
             return None
         counts = self._count()
         check = min(
-            reversed(self._waiting),  # the newest first, since the first of equals is taken
+            reversed(self._waiting),  # newest first, since `min` returns the first of equals
             key=lambda other: (self._served.get(other.peer, 0), counts[other.peer], not other.retried),
         )
         self._waiting.remove(check)
@@ -127,8 +127,8 @@ class CheckQueue:
 
 
 def bcrypt_matches(password: bytes, hashed: bytes) -> bool:
-    """True if the password has this bcrypt hash. Slow on purpose: ~60 ms at cost 10, twice that for each step more."""
-    import bcrypt  # noqa: PLC0415  # only where basic_auth_users are configured
+    """Return whether the password has this bcrypt hash. Takes about 60 ms at cost 10, twice that for each step."""
+    import bcrypt  # noqa: PLC0415  # only needed with basic_auth_users
 
     try:
         return bcrypt.checkpw(password[:BCRYPT_BYTES], hashed)
@@ -138,7 +138,7 @@ def bcrypt_matches(password: bytes, hashed: bytes) -> bool:
 
 @dataclass(slots=True)
 class Passwords:
-    """Verdicts on `Authorization` headers. Used on the server's loop only; `compare` runs on a thread."""
+    """The verdicts on `Authorization` headers. Used only on the server's loop; `compare` runs on a thread."""
 
     compare: Compare = bcrypt_matches
     clock: Callable[[], float] = time.monotonic
@@ -152,7 +152,7 @@ class Passwords:
     _worker: asyncio.Task[None] | None = None
 
     async def judge(self, users: Mapping[bytes, bytes], authorization: bytes, peer: str) -> Verdict:
-        """The verdict on a header; "busy" if there is none in time. `users` are names and bcrypt hashes."""
+        """Return the verdict on a header: "busy" if none is ready in time. `users` maps names to bcrypt hashes."""
         credentials = read_credentials(authorization)
         if credentials is None:
             return "refused"
@@ -173,18 +173,18 @@ class Passwords:
     async def _verdict_of(self, check: Check) -> Verdict:
         verdict: Verdict = "busy"
         try:
-            # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation.
             async with asyncio.timeout(self.wait_seconds):
                 verdict = await asyncio.shield(check.verdict)
         except TimeoutError:
             pass
-        finally:  # also when the client's connection is closed while it waits
+        finally:  # also if the client's connection is closed during the wait
             if verdict == "busy":
                 self._answered_busy.put(check.key, None)
         return verdict
 
     def _key(self, *parts: bytes) -> bytes:
-        """What is kept instead of a password: of no use to anyone who reads this process's memory later."""
+        """Return a keyed digest, stored instead of a password: a later memory dump doesn't reveal passwords."""
         digest = hashlib.blake2b(key=self._salt, digest_size=KEY_BYTES)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
@@ -207,11 +207,11 @@ class Passwords:
             self._settle(check, await self._make(check))
 
     async def _make(self, check: Check) -> Verdict:
-        """The verdict, after a rest where the password is wrong: the next check is chosen before its client is back."""
+        """Run the check and return its verdict. After a wrong password, pause first: other clients come next."""
         begun = self.clock()
         try:
             matches = await in_thread(lambda: check.run(self.compare), "web-password")
-        except Exception:  # whatever went wrong, the worker goes on and nobody is admitted
+        except Exception:  # the worker must continue, and an error must not admit the client
             await asyncio.sleep(FAILED_CHECK_PAUSE_SECONDS)
             return "busy"
         if matches:
@@ -223,7 +223,7 @@ class Passwords:
 
 
 def read_credentials(authorization: bytes) -> tuple[bytes, bytes] | None:
-    """User and password of a Basic `Authorization` header (RFC 7617); None for anything else."""
+    """Return user and password of a Basic `Authorization` header (RFC 7617); None for any other header."""
     scheme, _, encoded = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return None
@@ -235,10 +235,10 @@ def read_credentials(authorization: bytes) -> tuple[bytes, bytes] | None:
 
 
 def hashes_for(users: Mapping[bytes, bytes], user: bytes) -> tuple[bytes, ...]:
-    """What a password of this user is compared with: its own hash or a dummy, and dummies up to equal work for all.
+    """Return the hashes to compare with: the user's hash or a dummy, then dummies so that every user costs the same.
 
-    The work doubles with each step of cost, so a hash of cost 10 takes dummies of costs 10 and 11 beside it to be as
-    much as one of cost 12, the costliest: time reveals neither who is a user nor whose hash is cheap.
+    The work doubles with each step of cost. A hash of cost 10 plus dummies of costs 10 and 11 takes as long as one of
+    cost 12, the costliest. So timing reveals neither which users exist nor which hashes are cheap.
     """
     own = users.get(user)
     if own is None:
@@ -247,7 +247,7 @@ def hashes_for(users: Mapping[bytes, bytes], user: bytes) -> tuple[bytes, ...]:
 
 
 def dummy_hash(users: Mapping[bytes, bytes]) -> bytes:
-    """What an unknown user's password is compared with: as costly as the costliest user's."""
+    """Return the hash for unknown users: as costly as the costliest user's, cost 10 without users."""
     return _dummy(max(map(_cost, users.values()), default=10))
 
 
@@ -260,7 +260,7 @@ def _dummy(cost: int) -> bytes:
 
 
 class TokenBucket:
-    """`rate_limit`: one request for each of its intervals, `burst` at once. Begins full."""
+    """The `rate_limit` of a web-config file: one request for each interval, `burst` at once. Starts full."""
 
     def __init__(self, rate: RateLimit, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
@@ -268,7 +268,7 @@ class TokenBucket:
         self._tokens, self._updated = float(rate.burst), clock()
 
     def take(self) -> bool:
-        """True if a request may pass now."""
+        """Take one token. Return False if there is none: the request exceeds the limit."""
         now = self._clock()
         self._tokens = min(float(self.rate.burst), self._tokens + (now - self._updated) / self.rate.interval)
         self._updated = now

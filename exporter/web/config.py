@@ -1,13 +1,13 @@
 """The web-config file of the Prometheus exporter-toolkit: TLS, basic authentication, headers, rate limit.
 
-Format and meaning are those of prometheus/exporter-toolkit, docs/web-configuration.md and web/tls_config.go. Where we
-differ, it is towards the safe side: unknown or duplicate keys are errors, and all errors are reported at once; client
-certificates need a CA of their own (Go would trust every public one); HTTP/2 is accepted and not spoken, scrapers then
-use 1.1. See `tls` for what Python's ssl can't do; `config_file` reads the file.
+Format and meaning are those of prometheus/exporter-toolkit, docs/web-configuration.md and web/tls_config.go. The
+differences are on the safe side. Unknown or duplicate keys are errors, and all errors are reported at once. Client
+certificates need a configured CA (Go would trust every public one). `http2` is accepted without effect: scrapers fall
+back to HTTP/1.1. See `tls` for the limits of Python's ssl; `config_file` reads the file.
 
-The toolkit re-reads the file at every request. Here the files' stamps are compared once a second; a new file or
-certificate that is broken leaves the old ones in use, is logged once, counted, and tried again every half minute. So is
-a change that protects less than before (`weakened`): only a restart removes protection.
+The toolkit re-reads the file at every request. This server compares the files' stamps once a second. If a new file or
+certificate is invalid, the old settings stay in use; the error is logged once, counted, and the file is read again
+every half minute. The same applies to a change that reduces protection (`weakened`): that takes a restart.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from exporter.web.tls import not_after
 
 RETRY_SECONDS: Final = 30.0
 _OF_THE_PAGE: Final = ("Content-Security-Policy", "X-Frame-Options")
-"""Headers that the page has itself, as strict as can be; one that is configured replaces them."""
+"""Headers that the page sets, as strictly as possible. A configured header of the same name replaces them."""
 
 Stamp = tuple[int, int, int]
-"""What changes when a file is written or replaced: modification time in nanoseconds, size and inode."""
+"""Modification time in nanoseconds, size, and inode: they change when a file is written or replaced."""
 
 
 class WebConfigError(Exception):
-    """The web-config file can't be used. `errors` are sentences with file and key, none with a secret."""
+    """The web-config file can't be used. `errors` are texts with file and key, without secrets."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -40,10 +40,10 @@ class WebConfigError(Exception):
 
 
 class WebConfig:
-    """A web-config file as it is now. `current` is replaced as a whole by `refresh` and may be read from any thread."""
+    """A web-config file that is reloaded. `refresh` replaces `current` as a whole; any thread may read it."""
 
     def __init__(self, path: Path, log: Logger | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the file and all that it names. Raises `WebConfigError` with every error."""
+        """Read the file and the files it names. Raises `WebConfigError` with every error."""
         self.path = Path(path)
         self.reload_failures = 0
         self._log = log or NullLogger()
@@ -57,11 +57,11 @@ class WebConfig:
 
     @property
     def certificate_not_after(self) -> float | None:
-        """When the certificate that is being served ends, as Unix time; None without TLS."""
+        """Unix time at which the served certificate expires; None without TLS."""
         return not_after(self.current.certificate_pem) if self.current.tls else None
 
     def refresh(self) -> None:
-        """Take over changed files. Blocks on the disk for a moment; never raises for what the files hold.
+        """Apply changed files. Blocks on disk I/O; never raises because of the files' content.
 
         For one thread at a time.
         """
@@ -70,11 +70,11 @@ class WebConfig:
             return
         settings, errors = self._read()
         if settings is not None:
-            weaker = "protects less than before, which a reload never does; restart the agent to apply it"
+            weaker = "protects less than before, and a reload cannot reduce protection; restart the agent to apply it"
             errors += [f"{self.path}: {key}: {weaker}" for key in weakened(self.current, settings)]
         if settings is None or errors:
             self.reload_failures += 1
-            sentence = "the settings before go on serving: " + "; ".join(errors)
+            sentence = "the previous settings stay in use: " + "; ".join(errors)
             self._log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
             self._failed_at = self._clock()
             return
@@ -84,7 +84,7 @@ class WebConfig:
         self._failed_at = None
 
     def _read(self) -> tuple[WebConfigFile | None, list[str]]:
-        # The stamps are taken before reading: what changes meanwhile is seen by the next refresh.
+        # Stamps come before the read, so that the next refresh detects a change in between.
         before = {path: _stamp(path) for path in (self.path, *self._stamps)}
         settings, errors, files = read_web_file(self.path)
         self._stamps = {path: before[path] if path in before else _stamp(path) for path in (self.path, *files)}
@@ -92,9 +92,9 @@ class WebConfig:
 
 
 def weakened(before: WebConfigFile, after: WebConfigFile) -> list[str]:
-    """The keys of the file by which `after` protects less than `before`: what it asks of clients, and offers them.
+    """Return the keys of the file in which `after` protects less than `before`; empty if none does.
 
-    Which users, certificates and client CAs there are is no protection but what it protects by, and may change.
+    Users, certificates, and client CAs may be replaced by others: that doesn't reduce protection.
     """
     weaker = {
         "basic_auth_users": bool(before.users) and not after.users,
@@ -119,7 +119,7 @@ def weakened(before: WebConfigFile, after: WebConfigFile) -> list[str]:
 
 
 def tls_demands(settings: WebConfigFile) -> tuple[object, ...]:
-    """What a connection must have agreed to, in a form that can be compared."""
+    """Return the TLS requirements that every open connection must have met, as a comparable value."""
     tls = settings.tls
     if tls is None:
         return ()
@@ -129,7 +129,7 @@ def tls_demands(settings: WebConfigFile) -> tuple[object, ...]:
 
 
 def _ciphers(tls: ssl.SSLContext) -> frozenset[str]:
-    """The ciphers that are offered up to TLS 1.2; those of TLS 1.3 can't be chosen."""
+    """Return the ciphers offered up to TLS 1.2; those of TLS 1.3 can't be configured."""
     if tls.minimum_version > ssl.TLSVersion.TLSv1_2:
         return frozenset()
     return frozenset(cipher["name"] for cipher in tls.get_ciphers() if cipher["protocol"] != "TLSv1.3")
@@ -140,13 +140,13 @@ def _is_looser(before: RateLimit | None, after: RateLimit | None) -> bool:
 
 
 def _are_weaker(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Whether a header is gone or has another value, whose strength can't be compared, or replaces one of the page."""
+    """Return whether a header was removed, changed (values can't be compared), or now replaces one of the page's."""
     changed = any(after.get(name) != value for name, value in before.items())
     return changed or any(name in after and name not in before for name in _OF_THE_PAGE)
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Of the file that is there, through symbolic links too, as Kubernetes replaces its secrets."""
+    """Return the stamp of the file, None if unreadable. Follows links: Kubernetes replaces secrets through them."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Reading a web-config file: its YAML, every key checked, all errors at once, no secret in any of them.
+"""Reading a web-config file: every key is checked, all errors are reported at once, and no error contains a secret.
 
-`read_web_file` reads the file section by section, each by a function of its own: `tls_server_config`,
+`read_web_file` reads the file section by section, with one function for each: `tls_server_config`,
 `http_server_config`, `basic_auth_users`, `rate_limit`. A `Section` is one mapping of the file, with a method for each
-kind of value; it reports what does not fit and reads on. `_load` is the YAML below them all.
+kind of value; it reports an invalid value and continues. `_load` parses the YAML.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from exporter.web.tls import (
 
 MAX_BYTES: Final = 1 << 20
 SIMILARITY: Final = 0.75
-"""From here on an unknown key counts as a known one misspelt, and may be shown (difflib's ratio)."""
+"""Ratio (difflib) from which an unknown key counts as a misspelt known one and may be shown."""
 
 TLS_KEYS: Final = (
     "cert", "key", "client_ca", "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
@@ -48,18 +48,18 @@ HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "X-XSS-Protection": (),
     "Strict-Transport-Security": (),
 }
-"""The headers that may be set, and their values where they are a closed set."""
+"""The headers that may be set, with the allowed values; () for any."""
 BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 MAX_COST: Final = 17
-"""A check takes about 60 ms at cost 10 and twice that for each step more: 8 s at 17, and a scraper waits for 10."""
+"""A check takes about 60 ms at cost 10 and doubles with each step: 8 s at 17. A scraper waits for 10 s."""
 GO_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 MOST_IN_GO: Final = (1 << 63) - 1
-"""The largest number, and the longest duration in nanoseconds."""
+"""The largest integer of Go, and its longest duration in nanoseconds."""
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class RateLimit(Struct, frozen=True):
-    """`rate_limit`: seconds between two requests, and how many may come at once."""
+    """The `rate_limit` section: `interval` seconds for each request, and up to `burst` requests at once."""
 
     interval: float
     burst: int
@@ -67,7 +67,7 @@ class RateLimit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WebConfigFile:
-    """What a web-config file says. The default is a file that says nothing: plain HTTP, open to all."""
+    """The settings of a web-config file. The default is those of an empty file: plain HTTP, no password."""
 
     tls: ssl.SSLContext | None = None
     certificate_pem: str = ""
@@ -80,17 +80,17 @@ class WebConfigFile:
 
 
 def read_web_file(path: Path) -> tuple[WebConfigFile | None, list[str], list[Path]]:
-    """The settings, or None; every error as a sentence; and the files that were named, to be watched. Never raises."""
+    """Return the settings (None after an error), all errors, and the files named, for watching. Never raises."""
     errors: list[str] = []
     files: list[Path] = []
     try:
         return _read_sections(path, errors, files), errors, files
-    except Exception as error:  # a value that no check here foresaw; the error's own text may hold it
-        return None, [*errors, f"{path}: can't be used ({type(error).__name__})"], files
+    except Exception as error:  # a value that the checks missed; the error's text may contain it
+        return None, [*errors, f"{path}: cannot be used ({type(error).__name__})"], files
 
 
 def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebConfigFile | None:
-    """The settings, or None after an error. Errors and the files that are named are added to the lists."""
+    """Return the settings, or None after an error. Add errors and the files named to the lists."""
     document = _load(path, errors)
     if errors:
         return None
@@ -106,7 +106,7 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebConfi
 
 
 def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, Any]:
-    """The fields of `WebConfigFile` about TLS; none for plain HTTP. Files that are named are added to `files`."""
+    """Return the TLS fields of `WebConfigFile`; empty for plain HTTP. Add the files named to `files`."""
     section.allow_only(*TLS_KEYS)
     if not section.values:
         return {}
@@ -119,7 +119,7 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
     _read_versions(section, context)
     curves = frozenset(section.choices("curve_preferences", tuple(CURVES)))
     if len(curves) not in (0, 1, len(CURVES)):
-        section.report("curve_preferences", "Python's ssl offers one curve or all of them, expected one, or all four")
+        section.report("curve_preferences", "expected one curve or all four; Python's ssl cannot use two or three")
     elif len(curves) == 1:
         context.set_ecdh_curve(*(CURVES[curve] for curve in curves))
     if not section.boolean("prefer_server_cipher_suites", default=True):
@@ -132,10 +132,10 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
             else:
                 with as_file(certificate) as certificate_file, as_file(key) as key_file:
                     load_certificates(context, certificate_file, key_file, client_ca)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
-            # OpenSSL's own words, if it has any; an `ssl.SSLError` that isn't OpenSSL's has no `reason` at all.
-            why = getattr(error, "reason", None) or error
-            section.report("", f"certificate, key and client CA can't be used together: {why}")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text never contains the key
+            # OpenSSL's reason if there is one; an `ssl.SSLError` that Python raises has no `reason`.
+            reason = getattr(error, "reason", None) or error
+            section.report("", f"cannot use certificate, key, and client CA together: {reason}")
     return {
         "tls": context,
         "certificate_pem": certificate,
@@ -146,23 +146,23 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
 
 def _read_client_auth(section: Section, context: ssl.SSLContext, *, asks_something: bool) -> None:
     if section.string("client_auth_type") in UNVERIFIED_CLIENT_AUTH:
-        sentence = "Python's ssl can't ask for a certificate without verifying it"
-        section.report("client_auth_type", f"{sentence}, expected one of {', '.join(CLIENT_AUTH)}")
+        sentence = "Python's ssl cannot request a certificate without verifying it"
+        section.report("client_auth_type", f"{sentence}; expected one of {', '.join(CLIENT_AUTH)}")
         return
     policy = section.choice("client_auth_type", CLIENT_AUTH, "NoClientCert")
     context.verify_mode = CLIENT_AUTH[policy]
     if policy == "NoClientCert" and asks_something:
-        section.report("client_auth_type", "expected a policy, since client_ca or client_allowed_sans is given")
+        section.report("client_auth_type", "missing; required with client_ca or client_allowed_sans")
     if policy != "NoClientCert" and not (section.string("client_ca") or section.string("client_ca_file")):
-        section.report("client_ca_file", f"expected client_ca or client_ca_file with client_auth_type {policy}")
+        section.report("client_ca_file", f"missing; client_auth_type {policy} requires client_ca or client_ca_file")
 
 
 def _read_versions(section: Section, context: ssl.SSLContext) -> None:
-    """The lowest and the highest version to speak, and the ciphers up to TLS 1.2."""
+    """Set the lowest and the highest TLS version, and the ciphers up to TLS 1.2."""
     low = section.choice("min_version", VERSIONS, "TLS12")
     high = section.choice("max_version", VERSIONS, "TLS13")
     if high < "TLS12":
-        section.report("max_version", f"expected TLS12 or TLS13, {high} is not spoken any more (RFC 8996)")
+        section.report("max_version", f"expected TLS12 or TLS13; {high} is deprecated (RFC 8996) and not supported")
     elif low > high:
         section.report("min_version", f"expected at most max_version {high}, got {low}")
     names = section.choices("cipher_suites", (*TLS13_CIPHERS, *CIPHERS))
@@ -174,18 +174,18 @@ def _read_versions(section: Section, context: ssl.SSLContext) -> None:
 
 
 def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, required: bool) -> str:
-    """The PEM text given by `key` itself or by the file that `key`_file names, relative to the config's folder.
+    """Return the PEM text of `key`, or of the file in `key`_file, relative to the config's folder; "" after an error.
 
-    One that is `required` has to be a file on Windows: it keeps no text from the disk that Python's ssl could read.
+    On Windows a `required` one must be a file: there is no in-memory file that Python's ssl could read.
     """
     inline, name = section.string(key), section.string(f"{key}_file")
     if inline and name:
         section.report(key, f"expected either {key} or {key}_file, got both")
     elif inline and required and sys.platform == "win32":
-        section.report(key, f"not supported on Windows, expected {key}_file")
+        section.report(key, f"not supported on Windows; use {key}_file")
     if not name:
         if required and not inline:
-            section.report(f"{key}_file", f"missing, expected {key} or {key}_file")
+            section.report(f"{key}_file", f"missing; expected {key} or {key}_file")
         return inline
     try:
         refuse_secrets(name, "a path")
@@ -202,7 +202,7 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
         section.report(f"{key}_file", str(error))
         return ""
     if not text:
-        section.report(f"{key}_file", f"{path}: expected PEM, found an empty file")
+        section.report(f"{key}_file", f"{path}: file is empty; expected PEM")
     return text
 
 
@@ -210,14 +210,12 @@ def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
         if not name or ":" in name:
-            section.report_entry(name, "expected a user name, without a colon (RFC 7617)")
+            section.report_entry(name, "expected a user name without a colon (RFC 7617)")
         elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
-            section.report_entry(
-                name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon"
-            )
+            section.report_entry(name, "expected a bcrypt hash; `htpasswd -nBC 10 NAME` prints one after the colon")
         elif int(match[1]) > MAX_COST:
             section.report_entry(
-                name, f"expected a bcrypt hash of a cost up to {MAX_COST}: with {int(match[1])} a check takes too long"
+                name, f"expected a bcrypt cost of at most {MAX_COST}, got {int(match[1])}: its check takes too long"
             )
         else:
             users[name.encode()] = hashed.encode()
@@ -231,7 +229,7 @@ def _read_http(section: Section) -> tuple[tuple[str, str], ...]:
     entries = section.child("headers")
     for name, text in entries.values.items():
         if name not in HEADERS:
-            entries.report_entry(name, f"this header can't be set, expected one of {', '.join(HEADERS)}")
+            entries.report_entry(name, f"this header cannot be set; expected one of {', '.join(HEADERS)}")
         elif text is None or text == "":
             continue
         elif HEADERS[name] and text not in HEADERS[name]:
@@ -248,17 +246,17 @@ def _read_rate_limit(section: Section) -> RateLimit | None:
     interval = _go_duration(section.values.get("interval"))
     burst = section.values.get("burst", 0)
     if interval is None:
-        section.report("interval", 'expected a duration such as "1s" or "200ms", at most 2562047h, or 0')
+        section.report("interval", 'expected a duration, for example "1s" or "200ms", at most 2562047h, or 0')
     if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= MOST_IN_GO:
         section.report("burst", f"expected a whole number from 0 to {MOST_IN_GO}, got {kind_of(burst)}")
         return None
     if interval and burst == 0:
-        section.report("burst", "expected at least 1: with 0 every request would be refused")
+        section.report("burst", "expected at least 1; 0 would refuse every request")
     return RateLimit(interval, burst) if interval and burst else None
 
 
 def _go_duration(value: object) -> float | None:
-    """Seconds of a Go duration ("1m30s"), of a whole number of nanoseconds, or 0 when absent; None for others."""
+    """Return the seconds of a Go duration ("1m30s") or of a number of nanoseconds; 0 if absent, None if invalid."""
     if value is None or value in (0, "0", ""):
         return 0.0
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_IN_GO:
@@ -273,9 +271,9 @@ def _go_duration(value: object) -> float | None:
 
 
 class Section:
-    """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent.
+    """One mapping of the file. An invalid value is added to `errors` with file and key, and read as if absent.
 
-    The list is the file's, so that it has the errors of the sections before this one too.
+    The list is shared by all sections of the file.
     """
 
     def __init__(self, file: Path, name: str, value: object, errors: list[str]) -> None:
@@ -285,28 +283,28 @@ class Section:
         self.values: dict[str, Any] = value if isinstance(value, dict) else {}
 
     def report(self, key: object, sentence: str) -> None:
-        """Add an error about a key, which is shown."""
+        """Add an error about a key, which the error names."""
         where = ".".join(part for part in (self._name, str(key)) if part)
         self.errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
 
     def report_entry(self, key: object, sentence: str) -> None:
-        """Add an error about a key that the user chose, by its place: it may be a secret in the wrong place."""
+        """Add an error about a key that the user chose. Show its position instead: it may be a misplaced secret."""
         self.report("", f"entry {list(map(str, self.values)).index(str(key)) + 1}: {sentence}")
 
     def child(self, key: str) -> Section:
-        """The mapping that stands under a key of this one; empty where there is none."""
+        """Return the mapping under a key of this one; empty if absent."""
         return Section(self._file, ".".join(filter(None, (self._name, key))), self.values.get(key), self.errors)
 
     def allow_only(self, *known: str) -> None:
-        """Report every other key, by name where that is nearly a known one."""
+        """Report every other key, by name only if it resembles a known one."""
         for key in self.values:
             if key in known:
                 continue
             report = self.report if get_close_matches(str(key), known, 1, SIMILARITY) else self.report_entry
-            report(key, f"unknown key, expected one of {', '.join(known)}")
+            report(key, f"unknown key; expected one of {', '.join(known)}")
 
     def string(self, key: str) -> str:
-        """A string; "" when absent."""
+        """Return a string; "" if absent."""
         value = self.values.get(key)
         if value is None or isinstance(value, str):
             return value or ""
@@ -314,7 +312,7 @@ class Section:
         return ""
 
     def boolean(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false; the default if absent."""
         value = self.values.get(key, default)
         if isinstance(value, bool):
             return value
@@ -322,7 +320,7 @@ class Section:
         return default
 
     def choice(self, key: str, words: Mapping[str, object], default: str) -> str:
-        """One of these words."""
+        """Return one of these keywords; the default if absent."""
         value = self.string(key) or default
         if value in words:
             return value
@@ -330,7 +328,7 @@ class Section:
         return default
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """A list of strings; () when absent."""
+        """Return a list of strings; () if absent."""
         value = self.values.get(key)
         if value is None:
             return ()
@@ -340,17 +338,17 @@ class Section:
         return ()
 
     def choices(self, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
-        """A list of these words."""
+        """Return a list of these keywords; () if absent."""
         entries = self.strings(key)
         for entry in entries:
             if entry not in words:
-                self.report(key, f"expected of {', '.join(words)}")
+                self.report(key, f"expected only values of {', '.join(words)}")
         return tuple(entry for entry in entries if entry in words)
 
 
 def kind_of(value: object) -> str:
-    """What a value is, without showing it: it may be a secret in the wrong place."""
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a truth value", int: "a number"}
+    """Return the type of a value in words, without the value: it may be a misplaced secret."""
+    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -359,32 +357,31 @@ def kind_of(value: object) -> str:
 IMPLICIT_TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 )
-"""What YAML 1.1 takes a word for that has no tag of its own."""
+"""The tags that YAML 1.1 gives to scalars without an explicit tag."""
 HINT: Final = (
-    "a value that holds a colon, or begins with one of @ % ` * & !, is quoted; one with backslashes in single quotes"
+    "quote a value that contains a colon or starts with one of @ % ` * & !; put one with backslashes in single quotes"
 )
-"""What to say of PyYAML's errors, whose own texts may quote the file, hence a secret."""
+"""Shown instead of PyYAML's error texts, which may quote the file, and so a secret."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def _load(path: Path, errors: list[str]) -> object:
-    """The document. Of what is no YAML only the kind of error is reported, never the text."""
-    import yaml  # noqa: PLC0415  # only where a web-config file is given
+    """Return the document. Invalid YAML is added to `errors` by position, without the text."""
+    import yaml  # noqa: PLC0415  # only needed with a web-config file
 
     class InvalidKey(yaml.MarkedYAMLError):
-        """An error of our own, whose text may be shown."""
+        """An error of this module, whose text may be shown."""
 
     class StrictLoader(yaml.SafeLoader):
-        """Refuses a key that is given twice and half of a surrogate pair, which YAML would let pass, and keeps keys as
-        written: 007 is a name."""
+        """A loader that rejects duplicate keys and lone surrogates and keeps keys as written (007 is a name)."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = set()
             for key_node, _ in node.value:
                 if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in IMPLICIT_TAGS:
-                    raise InvalidKey(problem="a key is no plain word", problem_mark=key_node.start_mark)
+                    raise InvalidKey(problem="a key must be a plain scalar", problem_mark=key_node.start_mark)
                 if key_node.value in keys:
-                    raise InvalidKey(problem="a key is given twice", problem_mark=key_node.start_mark)
+                    raise InvalidKey(problem="duplicate key", problem_mark=key_node.start_mark)
                 keys.add(key_node.value)
             self.flatten_mapping(node)
             return {key.value: self.construct_object(value, deep) for key, value in node.value}
@@ -392,7 +389,7 @@ def _load(path: Path, errors: list[str]) -> object:
         def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
             node = super().compose_scalar_node(anchor)
             if _SURROGATE.search(node.value):
-                raise InvalidKey(problem="half of a surrogate pair is no character", problem_mark=node.start_mark)
+                raise InvalidKey(problem="a lone surrogate is not a character", problem_mark=node.start_mark)
             return node
 
     try:
@@ -404,6 +401,6 @@ def _load(path: Path, errors: list[str]) -> object:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         hint = error.problem if isinstance(error, InvalidKey) else HINT
         errors.append(f"{path}: {where}expected YAML: {hint}")
-    except Exception:  # PyYAML raises whatever its conversions do, such as IndexError for `!!int ''`
+    except Exception:  # PyYAML lets errors of its conversions through, for example IndexError for `!!int ''`
         errors.append(f"{path}: expected YAML")
     return None

@@ -1,5 +1,4 @@
-"""One client's connection: request, response, request, … with a limit for each state, whatever the client does; and
-which one is closed when a new one needs its place."""
+"""One client's connection: requests and responses, with a time limit for each state, and the order of eviction."""
 
 from __future__ import annotations
 
@@ -23,29 +22,29 @@ from exporter.web.stream import READ_BYTES, ClientStream, reset_on_close, unsent
 
 
 class Limits(Struct, frozen=True):
-    """What a client may take, in seconds, bytes and connections. The defaults are what is promised to operators."""
+    """The limits for a client, in seconds, bytes, and connections. Operators can rely on the defaults."""
 
     head_seconds: float = 5.0
     """From the connection (or a later request's first byte) to the end of the request's head; the TLS handshake too."""
     exchange_seconds: float = 9.0
     """From the same start until the client has read the last byte of the response."""
     idle_seconds: float = 9.0
-    """Between two requests of one client. One that never reads can't be told from a scraper that waits, since the
-    kernels in between buffer a whole page. A scraper that comes each 15 to 60 s connects anew: some milliseconds."""
+    """Between two requests of one client. The kernels buffer a whole page, so a client that never reads looks like a
+    waiting scraper. A scraper with an interval of 15 to 60 s reconnects, which takes a few milliseconds."""
     reading_seconds: float = 0.5
     """From the end of a request until its response should have been read. Slower clients are evicted first."""
     render_seconds: float = 3.0
-    """How long the application may take for a page before the scraper is answered 503."""
+    """How long the application may take for a page before the scraper gets a 503."""
     fresh_seconds: float = 0.2
-    """How old a rendered page may get. A storm of scrapes costs five renderings a second, and no fact is shown late."""
+    """Maximum age of a rendered page: any number of scrapes costs at most five renderings a second."""
     linger_seconds: float = 1.0
-    """How long a refused upload is still read, so that the client gets to see why."""
+    """How long to keep reading a refused upload, so that the client receives the reason."""
     linger_bytes: int = 1 << 20
-    """How much of it is read."""
+    """How many bytes of it to read."""
     head_bytes: int = 16384
     """The longest head of a request."""
     connections: int = 512
-    """How many may be open; fewer where the file-descriptor limit is low, see `server.max_connections`."""
+    """How many may be open; fewer if the file-descriptor limit is low, see `server.max_connections`."""
     stop_seconds: float = 0.9
     """How long stopping the server may take."""
 
@@ -56,7 +55,7 @@ class ConnectionState(enum.Enum):
     RECEIVING = enum.auto()
     """From the connection, or a later request's first byte, to the end of the request's head."""
     RESPONDING = enum.auto()
-    """Its password is checked, its page rendered, its response written; or nothing more will be sent after that."""
+    """Password check, page rendering, writing of the response, and the wait before the connection closes."""
     IDLE = enum.auto()
     """The kernel has all of the response, and the client may send another request."""
 
@@ -65,15 +64,15 @@ class Rank(enum.IntEnum):
     """How little a client loses when its connection is closed: the lowest is evicted first."""
 
     STUCK = 0
-    """It has sent a request, and for longer than a scraper needs has not read the response or is waiting for it."""
+    """Waiting for a response, or not reading it, for longer than a scraper needs."""
     IDLE = 1
-    """It has read its response: a scraper connects anew, and loses nothing."""
+    """Response read: a scraper reconnects and loses nothing."""
     BUSY = 2
-    """It is sending a request, or about to be answered."""
+    """Sending a request, or about to get the response."""
 
 
 class WebRequest(Struct, frozen=True):
-    """What of a request's head decides the response."""
+    """The parts of a request's head on which the response depends."""
 
     method: bytes
     path: str
@@ -81,17 +80,17 @@ class WebRequest(Struct, frozen=True):
     authorization: bytes
     peer: str
     certified: bool = False
-    """A certificate of the client was verified."""
+    """Whether a certificate of the client was verified."""
 
 
 Handler = Callable[[WebRequest], Awaitable[WebResponse]]
 
 NETWORK_BITS: Final = 64
-"""Of an IPv6 address: who has one such network has all of its addresses."""
+"""Prefix length that counts as one IPv6 client: a client usually controls all addresses of such a network."""
 UNSENT_POLL_SECONDS: Final = 0.05
-"""The kernel says how much is unsent, not when it is sent."""
+"""Polling interval: the kernel reports the number of unsent bytes, but doesn't signal when they are sent."""
 SMALL_BODY: Final = 4096
-"""Bytes: a body up to this is copied behind its head, a longer one is sent as it is, shared by all its readers."""
+"""Bytes: a body up to this size is appended to its head; a longer one is sent uncopied, shared by all clients."""
 
 
 class WebConnection:
@@ -107,7 +106,7 @@ class WebConnection:
         self._enter(ConnectionState.RECEIVING)
 
     def rank(self, now: float) -> Rank:
-        """How little the client loses if it is evicted at this loop time."""
+        """Return how little the client loses if it is evicted at this loop time."""
         if self._state is ConnectionState.RECEIVING:
             return Rank.BUSY
         if self._response_was_read():
@@ -118,25 +117,25 @@ class WebConnection:
         self._state, self.since, self._was_read = state, self._loop.time(), False
 
     def _response_was_read(self) -> bool:
-        """True if the client has all of its response and has not begun another request."""
+        """Return whether the client has received its whole response and hasn't started another request."""
         self._was_read = self._was_read or (self._state is ConnectionState.IDLE and not unsent_bytes(self._socket))
         return self._was_read
 
     async def run(self) -> None:
-        """Serve requests until one side ends it. `close` is the caller's: a task cancelled at birth never gets here."""
+        """Serve requests until one side ends it. The caller calls `close`: a task cancelled early never runs this."""
         try:
             await self._serve_requests()
             self._stream.send_nowait(b"")
             await self._wait_until_read()
         except (TimeoutError, asyncio.CancelledError):
-            # Not raised on: kept by the finished task, its traceback would hold all buffers until a full collection.
+            # Not re-raised: the finished task would keep the traceback, and it all buffers, until a full collection.
             if not self._response_was_read():
                 reset_on_close(self._socket)
         except OSError:
-            return  # the client left, or there was no agreement on TLS (ssl.SSLError)
+            return  # the client disconnected, or the TLS handshake failed (ssl.SSLError)
 
     def close(self) -> None:
-        """Give the file descriptor and the buffers back."""
+        """Free the file descriptor and the buffers."""
         self._socket.close()
         self._stream.release()
         del self._http
@@ -178,18 +177,18 @@ class WebConnection:
         return event if isinstance(event, h11.Request) else None
 
     async def _exchange(self, head: h11.Request) -> bool:
-        """Answer one request; True if the client may send another on this connection."""
+        """Answer one request. Return whether the client may send another one on this connection."""
         self._enter(ConnectionState.RESPONDING)
         headers = dict(head.headers)
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0"):
-            await self._send(head.method, plain(413, "This server takes no request bodies."), gzip=False, last=True)
+            await self._send(head.method, plain(413, "This server accepts no request bodies."), gzip=False, last=True)
             await self._linger()
             return False
-        self._http.next_event()  # the empty body's end; what is left in h11 now was sent without waiting for us
+        self._http.next_event()  # the end of the empty body; data still in h11 was sent before the response
         pipelined = bool(self._http.trailing_data[0])
         response = await self._handler(_request_of(head, headers, self.peer, self._stream.certified))
         gzip = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
-        # Only a client that was given a page may be idle until it wants the next one.
+        # Only a client that received a page may stay idle until its next request.
         self._may_idle = response.status < http.HTTPStatus.BAD_REQUEST
         await self._send(head.method, response, gzip=gzip, last=pipelined)
         if pipelined:
@@ -198,7 +197,7 @@ class WebConnection:
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
-        # A client whose next request is always there already must not keep the loop from the others.
+        # A client whose next request has always arrived already must not starve the others.
         await asyncio.sleep(0)
         return True
 
@@ -225,10 +224,10 @@ class WebConnection:
         await self._stream.write(body)
 
     async def _wait_for_request(self) -> bytes:
-        """The first bytes of the next request; b"" when the client left, or sent it without reading its response.
+        """Return the next request's first bytes; b"" if the client left or sent it without reading its response.
 
-        A client that has read a response acknowledges it with the next request at the latest. One that does not would
-        else be given the time of another request each time, until the kernel's buffers are full.
+        A client that has read a response acknowledges it with its next request at the latest. One that doesn't would
+        otherwise get the time of another request each time, until the kernel's buffers are full.
         """
         self._enter(ConnectionState.IDLE)
         try:
@@ -245,8 +244,8 @@ class WebConnection:
         if self._http.our_state is not h11.IDLE:
             return
         texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
-        text = texts.get(status, "This is no HTTP request.")
-        # A 5xx stands for a fault of this server, which no client can cause by what it sends.
+        text = texts.get(status, "This is not a valid HTTP request.")
+        # A 5xx would mean a fault of this server, but the client's data is at fault.
         response = plain(
             status if status < http.HTTPStatus.INTERNAL_SERVER_ERROR else http.HTTPStatus.BAD_REQUEST, text
         )
@@ -256,7 +255,7 @@ class WebConnection:
             await self._linger()
 
     async def _linger(self) -> None:
-        """Read on for a moment after a refusal: closing at once would reset the connection and lose our response."""
+        """Keep reading briefly after a refusal: closing at once would reset the connection and lose the response."""
         self._enter(ConnectionState.RESPONDING)
         self._stream.send_nowait(b"")
         with contextlib.suppress(OSError):
@@ -269,14 +268,14 @@ class WebConnection:
                     await asyncio.sleep(0)
 
     async def _wait_until_read(self) -> None:
-        """Wait for the client to read its response. Closing earlier leaves the kernel trying, for minutes, unseen."""
+        """Wait for the client to read its response. After an earlier close, the kernel would retry for minutes."""
         self._enter(ConnectionState.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
                 await asyncio.sleep(UNSENT_POLL_SECONDS)
 
     def _send_timeout(self) -> None:
-        """408 for a client that began a request; one that sent nothing gets nothing."""
+        """Send 408 to a client that started a request, and nothing to one that sent nothing."""
         if self._received_any and self._http.our_state is h11.IDLE:
             head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             self._stream.send_nowait(head)
@@ -285,7 +284,7 @@ class WebConnection:
 def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> WebRequest:
     target = head.target.decode("latin-1")
     if not target.startswith("/"):
-        with contextlib.suppress(ValueError):  # an absolute form that is no URL is simply not found
+        with contextlib.suppress(ValueError):  # an invalid absolute form gets a 404
             target = urlsplit(target).path or "/"
     return WebRequest(
         method=head.method,
@@ -298,13 +297,12 @@ def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certi
 
 
 def choose_eviction(connections: Collection[WebConnection], now: float) -> WebConnection:
-    """The connection to close for a new one: of the peer with the most, the one that loses least by it.
+    """Return the connection to close for a new one: of the peer with the most, the one that loses least.
 
-    As long as some peer has more connections than a scraper has, the scraper keeps its own, however many addresses the
-    others come from. Among the connections of that peer (which may be the scraper's own address, behind a NAT) age
-    alone would evict a client that needs more than one network round trip to send a request. So first goes a connection
-    whose client does not read its response, then one that has read it and is idle, then the one longest in its present
-    state. There must be at least one; `now` is on the clock of `since`.
+    While some peer has more connections than a scraper, the scraper keeps its connections. Behind a NAT, the peer with
+    the most may be the scraper's own address; eviction by age only would hit a client that needs several round trips to
+    send a request. So the order is: a connection whose client doesn't read its response, an idle one, the one longest
+    in its state. `connections` must not be empty; `now` is loop time, as `since`.
     """
     counts = Counter(connection.peer for connection in connections)
     largest = max(counts.values())
@@ -313,7 +311,7 @@ def choose_eviction(connections: Collection[WebConnection], now: float) -> WebCo
 
 
 def peer_of(host: str) -> str:
-    """What counts as one client: an IPv4 address, also where IPv6 carries it, or an IPv6 network of 64 bits."""
+    """Return what counts as one client: an IPv4 address (also if mapped to IPv6), or an IPv6 /64 network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,9 +1,8 @@
-"""What is answered: the application's pages, each rendered once for each published status, and else at most five
-times a second, however many clients ask.
+"""The responses: each page is rendered once per published status, and otherwise at most five times a second.
 
-A storm of scrapes then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
-application that hangs does not stop the loop that closes hostile connections; there is at most one such thread for
-each page.
+The number of clients doesn't matter: many scrapes cost bytes, not rendering. A page is rendered on a short-lived
+thread, at most one for each page, so that an application that hangs doesn't stop the loop that closes hostile
+connections.
 """
 
 from __future__ import annotations
@@ -23,36 +22,36 @@ from exporter.daemon import in_thread
 from exporter.log.protocol import Logger
 
 Accept = Literal["text", "openmetrics"]
-"""The two answers `/metrics` has: Prometheus' text format 0.0.4, and OpenMetrics 1.0.0."""
+"""The two formats of `/metrics`: Prometheus' text format 0.0.4, and OpenMetrics 1.0.0."""
 
 GATE: Final = "/-/gate"
-"""What load balancers ask for: open to everybody, at no cost of a password."""
+"""The path that load balancers probe. It needs no password, and none is checked."""
 STATUS: Final = "/api/v1/status"
 ROUTES: Final = frozenset({"/", "/metrics", STATUS, "/-/healthy", "/-/ready", GATE})
 HEALTH: Final = frozenset(path for path in ROUTES if path.startswith("/-/"))
-"""What probes ask for: `rate_limit` does not count it."""
+"""The paths of probes, which are exempt from `rate_limit`."""
 SMALLEST_GZIPPED: Final = 512
-"""Bytes: under this a gzip body is not noticeably smaller."""
+"""Bytes: compressing a smaller body saves next to nothing."""
 NO_STORE: Final = ("Cache-Control", "no-store")
-"""The header of each answer at `GATE`: no proxy between a prober and the VM may keep an old one."""
+"""The header of each response of `GATE`: a proxy between a prober and the VM must not cache it."""
 RETRY_AFTER: Final = ("Retry-After", "5")
-"""Seconds: the header of each 503 of the server's own, be it for a slow page or for too many passwords."""
+"""The header, in seconds, of each 503 that the server itself sends: for a slow page or too many passwords."""
 
 T = TypeVar("T")
 
 
 class WebResponse(Struct, frozen=True):
-    """What a client gets. `content_type` includes its charset; `headers` are further ones, without Content-Length."""
+    """A response. `content_type` includes the charset; `headers` are further headers, without Content-Length."""
 
     status: int
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
     gzipped: bytes | None = None
-    """The body for clients that accept gzip; None where it would not be smaller. The server fills it in."""
+    """The body for clients that accept gzip; None if it would not be smaller. The server sets it."""
 
     def with_headers(self, headers: tuple[tuple[str, str], ...]) -> WebResponse:
-        """The same response with these headers, which replace its own of the same name."""
+        """Return the response with these headers, which replace those of the same name."""
         if not headers:
             return self
         names = {name.lower() for name, _ in headers}
@@ -61,29 +60,29 @@ class WebResponse(Struct, frozen=True):
 
 
 class Application(Protocol):
-    """The agent, as far as the server knows it: something that renders pages."""
+    """The server's view of the agent: an object that renders pages."""
 
     def respond(self, path: str, accept: Accept) -> WebResponse:
-        """Render a page. Called on a thread of the server's, as rarely as `PageCache` allows per (path, accept).
+        """Render a page. Called on a thread of the server, as rarely as `PageCache` allows per (path, accept).
 
-        `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception
-        becomes a 500 that says nothing of it, at `GATE` a 200; it is logged once until the page works again.
+        `path` is one of `ROUTES`; `accept` matters only for `/metrics` and is "text" for the others. An exception
+        becomes a 500 without details (200 at `GATE`), and is logged once until the page works again.
         """
 
 
 def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> WebResponse:
-    """A one-sentence response of the server's own."""
+    """Return a plain-text response of one line."""
     return WebResponse(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers)
 
 
-FAILED_OPEN: Final = plain(200, "Open: the agent could not tell what is planned.", (NO_STORE,))
-"""The answer at `GATE` where the application gives none: a fault of the agent takes no VM out of service."""
+FAILED_OPEN: Final = plain(200, "Open: the agent could not determine what is planned.", (NO_STORE,))
+"""The response of `GATE` if the application fails: a fault of the agent must not take a VM out of service."""
 
 
 def choose_accept(header: str) -> Accept:
-    """OpenMetrics 1.0.0 if an Accept header prefers it to text/plain or rates them equal, else text (RFC 9110, 12.5.1).
+    """Return the format that an Accept header prefers (RFC 9110, 12.5.1); OpenMetrics 1.0.0 wins a tie with text/plain.
 
-    Prometheus names several versions with falling q-values; a header that can't be read is no reason to refuse.
+    Prometheus lists several versions with decreasing q-values. An invalid header means "text".
     """
     best = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for entry in header.split(","):
@@ -98,7 +97,7 @@ def choose_accept(header: str) -> Accept:
 
 
 def takes_gzip(header: str) -> bool:
-    """True if this Accept-Encoding names gzip (or anything) with a q-value above 0."""
+    """Return whether this Accept-Encoding accepts gzip (or `*`) with a q-value above 0."""
     for entry in header.lower().split(","):
         coding, _, rest = entry.partition(";")
         if coding.strip() in ("gzip", "*"):
@@ -120,8 +119,10 @@ def _quality(text: str) -> float:
 
 
 class PageCache(Struct):
-    """The application's pages, each at most `fresh_seconds` old and none older than the last `renew`. Used on the
-    server's loop only, except for `renew`."""
+    """The application's pages, each at most `fresh_seconds` old and none older than the last `renew`.
+
+    Used only on the server's loop, except for `renew`.
+    """
 
     application: Application
     log: Logger
@@ -133,17 +134,17 @@ class PageCache(Struct):
     _rendering: dict[tuple[str, Accept], tuple[int, asyncio.Future[WebResponse]]] = field(default_factory=dict)
 
     def renew(self) -> None:
-        """Render each page anew for requests from now on. To be called on one thread, whichever it is."""
+        """Render each page anew for requests from now on. Only one thread may call it; which one doesn't matter."""
         self._version += 1
 
     async def get(self, path: str, accept: Accept) -> WebResponse:
-        """The page, perhaps rendered for another client a moment ago; 503 if the application takes too long."""
+        """Return the page, possibly one just rendered for another client; 503 if the application takes too long."""
         key, wanted = (path, accept if path == "/metrics" else "text"), self._version
         cached = self._rendered.get(key)
         if cached is not None and cached[0] >= wanted and self.clock() - cached[1] < self.fresh_seconds:
             return cached[2]
         try:
-            # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation.
             async with asyncio.timeout(self.render_seconds):
                 while key in self._rendering and self._rendering[key][0] < wanted:
                     await asyncio.wait((self._rendering[key][1],))
@@ -154,7 +155,7 @@ class PageCache(Struct):
             return (
                 FAILED_OPEN if path == GATE else plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
             )
-        except RuntimeError as error:  # no thread can be started
+        except RuntimeError as error:  # the system cannot start a thread
             return self._failed(path, error)
 
     def _start(self, key: tuple[str, Accept]) -> None:
@@ -171,7 +172,7 @@ class PageCache(Struct):
     def _render(self, path: str, accept: Accept) -> WebResponse:
         try:
             response = self.application.respond(path, accept)
-        except Exception as error:  # whatever it is, the scraper gets a response and the log the reason, once
+        except Exception as error:  # the scraper always gets a response; the reason is logged once
             return self._failed(path, error)
         self.log.recovered(f"web{path}", "web.page_works_again", path=path)
         if len(response.body) < SMALLEST_GZIPPED:
@@ -182,4 +183,4 @@ class PageCache(Struct):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
-        return FAILED_OPEN if path == GATE else plain(500, "This page could not be produced; the agent's log says why.")
+        return FAILED_OPEN if path == GATE else plain(500, "This page could not be produced; see the agent's log.")

@@ -1,20 +1,20 @@
 """The scrape endpoint: metrics, page, status and health (`responses.ROUTES`), on an asyncio loop on its own thread.
 
-Why a server of our own on h11, and not a ready one. The client library's `start_http_server` keeps a thread per idle
-connection for ever, and with TLS one silent connection blocks every scrape (the handshake runs inside accept). Of the
-others (waitress, cheroot, uvicorn, hypercorn, aiohttp, granian) none bounds the total time of a request's head, and a
-cap on connections without eviction turns slow clients into an outage: the cap is theirs and the refusal is ours. What
-they lack is the accept loop and the clocks, not the parsing; h11 parses, is sans-I/O and comes with httpx anyway.
+Why not an existing server: the client library's `start_http_server` keeps one thread per idle connection indefinitely,
+and with TLS one silent connection blocks every scrape (the handshake runs inside accept). None of waitress, cheroot,
+uvicorn, hypercorn, aiohttp, and granian bounds the total time of a request's head. A limit on connections without
+eviction lets slow clients lock out the scraper. Those servers lack the accept loop and the deadlines, not the parser;
+h11 parses, does no I/O, and comes with httpx anyway.
 
-The rules, all in `Limits`: a connection is closed when its client has not finished a request's head 5 s after it
-connected (TLS handshake included), has not read its response after 9 s, or sends no other request 9 s after the last
-response. A new connection is never refused: where there are too many, one is evicted for it
-(`connection.choose_eviction`). A page is rendered at most five times a second.
+The rules, all in `Limits`: a connection is closed if its client hasn't finished a request's head 5 s after it connected
+(including the TLS handshake), hasn't read its response after 9 s, or sends no other request 9 s after the last
+response. A new connection is never refused: if there are too many, one is evicted (`connection.choose_eviction`). A
+page is rendered at most five times a second.
 
-With a web-config file (`config`) every path wants the password, `/-/healthy` too, as with the exporter-toolkit; but for
-`/-/gate`, since the health probe of a load balancer can't send one. For that path no password is looked at, also not
-one that is sent: checking it would cost what strangers may not spend. `rate_limit` counts strangers alone: else a flood
-that uses it up would shut out the scraper and the probes.
+With a web-config file (`config`) every path needs the password, including `/-/healthy`, as with the exporter-toolkit.
+The exception is `/-/gate`: a load balancer's health probe can't send one. A password sent to that path isn't checked,
+because checking costs CPU time that unauthenticated clients must not spend. `rate_limit` counts only unauthenticated
+clients: otherwise a flood would lock out the scraper and the probes.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ BACKLOG: Final = 512
 METHODS: Final = (b"GET", b"HEAD")
 OUT_OF_DESCRIPTORS_PAUSE_SECONDS: Final = 0.2
 FAILED_ACCEPT_PAUSE_SECONDS: Final = 0.01
-"""After an accept that failed for another reason: nothing may make the loop spin."""
+"""Pause after an accept that failed for another reason: the loop must not spin."""
 MAX_CONNECTIONS_ON_WINDOWS: Final = 256
-"""Half of what select() watches there."""
+"""Half of the sockets that select() can watch there."""
 RESERVED_PORTS: Final = "Windows reserves it (netsh int ipv4 show excludedportrange protocol=tcp)"
 RELOAD_SECONDS: Final = 1.0
-"""How often the files of the web config are looked at."""
+"""Interval of the check for changed web-config files."""
 OPEN_TO_ALL: Final = WebConfigFile()
 CHALLENGE: Final = ("WWW-Authenticate", 'Basic realm="metrics", charset="UTF-8"')
 
 
 def max_connections(wanted: int) -> int:
-    """How many connections may be open: `wanted`, or half of the process's descriptors; the others are the agent's."""
+    """Return how many connections may be open: `wanted`, or half of the process's descriptors if that is less."""
     if sys.platform == "win32":
         return min(wanted, MAX_CONNECTIONS_ON_WINDOWS)
-    import resource  # noqa: PLC0415  # not there on Windows
+    import resource  # noqa: PLC0415  # does not exist on Windows
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
 class WebServer:
-    """Serves an `Application`: its `pages`. `address` is the bound (host, port), known once `start` has returned."""
+    """The server of an `Application`. `address` is the bound (host, port), set once `start` has returned."""
 
     address: tuple[str, int]
     _loop: asyncio.SelectorEventLoop
@@ -88,7 +88,7 @@ class WebServer:
         limits: Limits | None = None,
         log: Logger | None = None,
     ) -> None:
-        """`listen_address` as in the settings; raises `config.types.InvalidValue` for what is none."""
+        """Take `listen_address` as in the settings. Raises `config.types.InvalidValue` if it is invalid."""
         self.host, self.port = split_address(listen_address)
         self._config = web_config
         self._limits = limits or Limits()
@@ -106,15 +106,15 @@ class WebServer:
         return self._config.current if self._config is not None else OPEN_TO_ALL
 
     def start(self) -> None:
-        """Bind at once, then serve on a thread. Raises OSError, with a sentence, when the address can't be had."""
+        """Bind at once, then serve on a thread. Raises OSError, with a readable text, if it can't bind the address."""
         self._listener = listen(self.host, self.port)
         self.address = self._listener.getsockname()[:2]
-        # Not Windows' proactor: it can't report a waiting connection without accepting it.
+        # Not Windows' proactor loop: it can't report a waiting connection without accepting it.
         self._loop = asyncio.SelectorEventLoop()
         self._thread.start()
 
     def stop(self) -> None:
-        """Close everything, within a second, also if a page hangs. Only after `start`; a second call does nothing."""
+        """Close everything within a second, even if a page hangs. Only after `start`; a second call does nothing."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop ended between the two lines
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -136,14 +136,14 @@ class WebServer:
     async def _accept_forever(self) -> None:
         readable = asyncio.Event()
         while True:
-            # Not `sock_accept`: cancelled at the wrong moment, it loses a connection that it has already accepted.
+            # Not `sock_accept`: a cancellation at the wrong moment loses a connection that it has already accepted.
             self._loop.add_reader(self._listener, readable.set)
             try:
                 await readable.wait()
             finally:
                 self._loop.remove_reader(self._listener)
             readable.clear()
-            # Evicted before accepting, so that there is a descriptor to accept with.
+            # Evict before accepting, so that a descriptor is free.
             while len(self._connections) >= self._max_connections:
                 await self._evict_one()
             try:
@@ -160,7 +160,7 @@ class WebServer:
             await asyncio.sleep(FAILED_ACCEPT_PAUSE_SECONDS)  # the client left before it was accepted
             return
         count = len(self._connections)
-        self._log.failing("web.room", "web.out_of_file_descriptors", open=count, error=error.strerror)
+        self._log.failing("web.file_descriptors", "web.out_of_file_descriptors", open=count, error=error.strerror)
         if self._connections:
             await self._evict_one()
         else:
@@ -198,10 +198,10 @@ class WebServer:
             before = self._settings
             try:
                 await in_thread(self._config.refresh, "web-config")
-            except Exception as error:  # the loop goes on, however a file system may fail
+            except Exception as error:  # the loop must survive any file-system error
                 self._log.failing("web.config", "web.config_unseen", level="error", error=type(error).__name__)
             if self._settings is not before and tls_demands(self._settings) != tls_demands(before):
-                for task in self._connections:  # they were admitted by other demands
+                for task in self._connections:  # they were admitted under the old requirements
                     task.cancel()
 
     async def _respond(self, request: WebRequest) -> WebResponse:
@@ -212,13 +212,13 @@ class WebServer:
         if request.path != GATE and (refusal := await self._refuse_stranger(request, settings)) is not None:
             return refusal
         if request.path not in ROUTES:
-            return plain(404, f"Not found. There are {', '.join(sorted(ROUTES))}.")
+            return plain(404, f"Not found. Available paths: {', '.join(sorted(ROUTES))}.")
         if request.method not in METHODS:
             return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
         return await self.pages.get(request.path, choose_accept(request.accept))
 
     async def _refuse_stranger(self, request: WebRequest, settings: WebConfigFile) -> WebResponse | None:
-        """The refusal of who may not ask, or may not ask so often; None for all others."""
+        """Return the refusal of a client that isn't admitted or exceeds the rate limit; None to serve it."""
         verdict = None
         if settings.users:
             verdict = await self._passwords.judge(settings.users, request.authorization, request.peer)
@@ -226,7 +226,7 @@ class WebServer:
         if not known and request.path not in HEALTH and not self._within_rate(settings):
             return plain(429, "Too many requests.")
         if verdict == "busy":
-            return plain(503, "Too many passwords are being checked, come back later.", (RETRY_AFTER,))
+            return plain(503, "Too many passwords are being checked. Retry later.", (RETRY_AFTER,))
         if verdict == "refused":
             return plain(401, "Unauthorized", (CHALLENGE,))
         return None
@@ -241,26 +241,26 @@ class WebServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. "" and "::" take IPv4 and IPv6 where the system can. Raises OSError with a sentence."""
+    """Return a listening socket. "" and "::" mean IPv4 and IPv6 if supported. Raises OSError with a readable text."""
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if host in ("", "::") and socket.has_dualstack_ipv6():
             return _bound(socket.AF_INET6, ("::", port), dual=True)
-        host = host or "0.0.0.0"  # noqa: S104  # ":port" says all interfaces
+        host = host or "0.0.0.0"  # noqa: S104  # ":port" means all interfaces
         candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
         return _bound(family, address, dual=False)
     except OSError as error:
-        hint = "; another program has this port" if is_taken(error) else ""
+        hint = "; another program uses this port" if is_taken(error) else ""
         hint += f", or {RESERVED_PORTS}" if hint and error.errno == errno.EACCES else ""
         raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror}{hint}") from error
 
 
 def is_taken(error: OSError, platform: str = sys.platform) -> bool:
-    """Whether a refused bind may mean that another program has the port.
+    """Return whether a failed bind may mean that another program uses the port.
 
-    Windows refuses one that another program has for itself alone, and one that is reserved, as forbidden [Winsock,
-    "Using SO_REUSEADDR and SO_EXCLUSIVEADDRUSE"]; no port there is for administrators alone.
+    Windows returns EACCES for a port that another program uses exclusively, and for a reserved one [Winsock, "Using
+    SO_REUSEADDR and SO_EXCLUSIVEADDRUSE"]. No port there is limited to administrators.
     """
     return error.errno == errno.EADDRINUSE or (platform == "win32" and error.errno == errno.EACCES)
 

@@ -1,7 +1,7 @@
-"""A socket with or without TLS, with nothing read ahead and nothing buffered for clients that read slowly.
+"""A socket with or without TLS that neither reads ahead nor buffers for slow clients.
 
-asyncio's own TLS transport allocates 256 KiB per connection, handshake done or not: 400 silent clients would cost
-100 MiB. Here TLS runs over two memory buffers that hold what is in flight and no more.
+asyncio's TLS transport allocates 256 KiB per connection, even before the handshake: 400 silent clients would cost
+100 MiB. Here TLS runs over two memory buffers that hold only the data in flight.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from typing import Final, TypeVar
 
 READ_BYTES: Final = 8192
 WRITE_BYTES: Final = 16384
-"""One TLS record: what is held for a client that reads slowly, beside the kernel's buffers."""
+"""One TLS record: the data held for a slow client, in addition to the kernel's buffers."""
 
 PLAIN_HTTP_RESPONSE: Final = (
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This server speaks HTTPS; the request came without TLS.\n"
 )
-"""For a client without `scheme: https`: all that is ever sent without TLS where TLS is configured."""
+"""For a client without `scheme: https`: the only response sent without TLS if TLS is configured."""
 
 T = TypeVar("T")
 
 
 class ClientStream:
-    """The bytes of one connection, here without TLS. The coroutines raise OSError (ssl.SSLError is one).
+    """The byte stream of one connection, here without TLS. The coroutines raise OSError (ssl.SSLError is one).
 
     The socket is non-blocking and belongs to the running loop.
     """
 
     certified = False
-    """True once a certificate of the client was verified."""
+    """Whether a certificate of the client was verified."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
 
     async def open(self) -> None:
-        """Agree on TLS, where it is spoken. Before any other call."""
+        """Make the TLS handshake, if any. Must be the first call."""
 
     async def read(self) -> bytes:
-        """What has arrived, after waiting for some; b"" at the end."""
+        """Wait for data and return it; b"" at the end of the stream."""
         return await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
 
     async def write(self, data: bytes) -> None:
@@ -53,16 +53,16 @@ class ClientStream:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     def send_nowait(self, data: bytes) -> None:
-        """Send `data` and the end of TLS without waiting: what the kernel does not take is lost."""
+        """Send `data` and the end of TLS without waiting. Data that the kernel doesn't accept is lost."""
         with contextlib.suppress(OSError):
             self._socket.send(data)
 
     def release(self) -> None:
-        """Free the buffers now: an error's traceback may keep this object until the next full collection."""
+        """Free the buffers at once: an error's traceback may keep this object until the next full collection."""
 
 
 class ClientTlsStream(ClientStream):
-    """A connection with TLS. The socket is non-blocking; `allowed_sans` as in the web-config file, empty for any."""
+    """A connection with TLS. `allowed_sans` is `client_allowed_sans` of the web-config file, empty for any."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
         super().__init__(sock)
@@ -70,8 +70,8 @@ class ClientTlsStream(ClientStream):
         self._agreed = False
 
     async def open(self) -> None:
-        """Make the handshake. Raises ssl.SSLError when it fails, the alert already sent."""
-        # OpenSSL allocates its buffers when a handshake begins: for a client that sends nothing, none does.
+        """Make the handshake. Raises ssl.SSLError if it fails; the alert is sent before."""
+        # OpenSSL allocates its buffers when a handshake begins: wait until the client has sent data.
         hello = await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._incoming.write(hello)
@@ -84,7 +84,7 @@ class ClientTlsStream(ClientStream):
                     self._socket.send(PLAIN_HTTP_RESPONSE)
             raise
         if self._allowed_sans and self._allowed_sans.isdisjoint(names_of_peer(self._tls)):
-            raise ssl.SSLError("the client's certificate has none of client_allowed_sans")
+            raise ssl.SSLError("the client's certificate contains none of client_allowed_sans")
         self._agreed, self.certified = True, bool(self._tls.getpeercert())
 
     async def read(self) -> bytes:
@@ -126,7 +126,7 @@ class ClientTlsStream(ClientStream):
                 await self._feed()
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
-                    self._socket.send(self._outgoing.read())  # the alert that says why
+                    self._socket.send(self._outgoing.read())  # the alert with the reason
                 raise
             else:
                 await self._flush()
@@ -137,7 +137,7 @@ class ClientTlsStream(ClientStream):
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
-        # sock_recv never waits for a client that sends faster than we read: it would keep the loop.
+        # sock_recv returns at once for a client that sends faster than this reads: yield to the others.
         await asyncio.sleep(0)
 
     async def _flush(self) -> None:
@@ -146,7 +146,7 @@ class ClientTlsStream(ClientStream):
 
 
 def names_of_peer(tls: ssl.SSLObject) -> set[str]:
-    """The subject alternative names (DNS, e-mail, IP, URI) of the client's verified certificate, as Go prints them."""
+    """Return the subject alternative names (DNS, e-mail, IP, URI) of the verified certificate, as Go prints them."""
     certificate = tls.getpeercert() or {}
     names: set[str] = set()
     for entry in certificate.get("subjectAltName", ()):
@@ -160,7 +160,7 @@ def names_of_peer(tls: ssl.SSLObject) -> set[str]:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Make the coming close drop what is unsent (SO_LINGER): the kernel keeps nothing for a client that won't read."""
+    """Make close drop unsent data (SO_LINGER): the kernel keeps nothing for a client that doesn't read."""
     with contextlib.suppress(OSError):
         sock.setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -168,11 +168,11 @@ def reset_on_close(sock: socket.socket) -> None:
 
 
 def unsent_bytes(sock: socket.socket) -> int:
-    """What the kernel still holds because the client does not read (SIOCOUTQ); 0 where the system does not say."""
+    """Return the bytes that the kernel holds because the client doesn't read (SIOCOUTQ); 0 outside Linux."""
     if not sys.platform.startswith("linux"):
         return 0
-    import fcntl  # noqa: PLC0415  # not there on Windows
-    import termios  # noqa: PLC0415  # not there on Windows
+    import fcntl  # noqa: PLC0415  # does not exist on Windows
+    import termios  # noqa: PLC0415  # does not exist on Windows
 
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])

@@ -1,7 +1,8 @@
-"""TLS as the web-config file describes it, made with Python's ssl: its words and ciphers, and when a certificate ends.
+"""TLS of the web-config file with Python's ssl: its keywords and ciphers, and the expiry time of a certificate.
 
-What Go can and Python's ssl can't is refused when the file is read, never approximated downwards: asking for a client
-certificate without verifying it, and two or three chosen curves. TLS 1.0 and 1.1 (RFC 8996) are never spoken.
+Settings that Go supports and Python's ssl doesn't are rejected when the file is read, never weakened: a client
+certificate requested without verification, and a choice of two or three curves. TLS 1.0 and 1.1 (RFC 8996) are never
+used.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ VERSIONS: Final = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-"""The lowest version, by the file's word for it: one that allows TLS 1.0 does not ask for it."""
+"""The version for each keyword of the file. `TLS10` and `TLS11` mean 1.2: allowing them doesn't require them."""
 
 CLIENT_AUTH: Final = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""Go's words for what is asked of a client's certificate."""
+"""Go's keywords for the verification of client certificates."""
 UNVERIFIED_CLIENT_AUTH: Final = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
-"""Go's words for what Python's ssl can't do."""
+"""Go's keywords that Python's ssl doesn't support."""
 
 CURVES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
 
@@ -46,10 +47,10 @@ CIPHERS: Final = {
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
 }
-"""The names of Go's `tls.CipherSuites()` in OpenSSL's spelling."""
+"""The names of Go's `tls.CipherSuites()` and their names in OpenSSL."""
 
 TLS13_CIPHERS: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Accepted and without effect, as in Go: the ciphers of TLS 1.3 can't be chosen."""
+"""Accepted without effect, as in Go: the ciphers of TLS 1.3 can't be configured."""
 
 FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 UTC_TIME, EXPLICIT_VERSION = 0x17, 0xA0
@@ -57,24 +58,24 @@ LONG_FORM: Final = 0x80
 
 
 def load_certificates(context: ssl.SSLContext, certificate_file: str, key_file: str, client_ca: str) -> None:
-    """Let a server's context use what these files hold, and verify by the PEM text of a client CA, "" for none.
+    """Load certificate and key from files into a server's context, and the client CA from PEM text ("" for none).
 
-    Raises ssl.SSLError or OSError when certificate, key or CA can't be used.
+    Raises ssl.SSLError or OSError if certificate, key, or CA can't be used.
     """
-    context.load_cert_chain(certificate_file, key_file, password="")  # an encrypted key is an error: nobody is asked
+    context.load_cert_chain(certificate_file, key_file, password="")  # an encrypted key is an error, not a prompt
     if client_ca:
-        # Python takes only ASCII. A comment may hold any character; in a certificate `?` is as wrong as any other.
+        # Python accepts only ASCII. A comment may contain any character; in a certificate, `?` is as invalid as any.
         context.load_verify_locations(cadata=client_ca.encode("ascii", "replace").decode("ascii"))
 
 
 @contextlib.contextmanager
 def as_file(text: str) -> Iterator[str]:
-    """A path to this text, which can be read once, for ssl, which takes certificates only from files.
+    """Yield the path of an in-memory file with this text: ssl accepts certificates only from files. Readable once.
 
-    Never a file on a disk: a private key would outlive a crash there. Raises OSError.
+    Never a file on disk, where a private key would survive a crash. Raises OSError.
     """
     if not hasattr(os, "memfd_create"):
-        raise OSError(errno.ENOSYS, "this system has no file in memory to hand a private key over by")
+        raise OSError(errno.ENOSYS, "this system has no in-memory files (memfd), which are needed for the private key")
     with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -82,9 +83,9 @@ def as_file(text: str) -> Iterator[str]:
 
 
 def not_after(pem: str) -> float | None:
-    """When the first certificate of a PEM text ends, as Unix time; None if that can't be read.
+    """Return the Unix time at which the first certificate of a PEM text expires; None if it can't be parsed.
 
-    Python's ssl gives this only for a peer's certificate, hence these few lines that parse DER (X.690; RFC 5280, 4.1).
+    Python's ssl reports this only for a peer's certificate, so this parses DER (X.690; RFC 5280, 4.1).
     """
     certificate = FIRST_CERTIFICATE.search(pem)
     if certificate is None:
@@ -106,7 +107,7 @@ def not_after(pem: str) -> float | None:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, begin and end of the content of the DER element at this offset."""
+    """Return tag, begin, and end of the content of the DER element at this offset."""
     tag, length, begin = der[at], der[at + 1], at + 2
     if length >= LONG_FORM:
         size = length - LONG_FORM

@@ -282,4 +282,4 @@ def test_an_error_repeats_nothing_of_what_is_no_answer(answer: bytes) -> None:
     assert error.reason in ("protocol", "server-error")
     assert "hunter2" not in f"{error} {error.detail}"
     assert error.detail
-    assert answer is not PAGE or error.detail == "what came is no whole answer of HTTP"
+    assert answer is not PAGE or error.detail == "the data received is not a complete HTTP response"

@@ -123,7 +123,7 @@ def test_an_address_that_is_no_proxys_is_a_configuration_failure(address: str) -
     with Receiver() as receiver:
         error = refused(receiver.url, {"http_proxy": address})
         assert (error.reason, error.needs_operator, receiver.requests) == ("configuration", True, [])
-    assert "expected the address of a proxy" in str(error)
+    assert "expected a proxy address" in str(error)
 
 
 def test_what_no_proxy_names_is_asked_directly() -> None:
