@@ -1,1 +1,1 @@
-"""The one HTTP client: its transport, and the proxies of the environment."""
+"""Tests of the HTTP client: its transport, and the proxies of the environment."""

@@ -1,4 +1,4 @@
-"""A company's own authority, whose certificate lacks what RFC 5280 asks for, is trusted on every Python."""
+"""A private authority whose certificate lacks extensions that RFC 5280 requires is trusted on every Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTION_STRING = f"Endpoint=sb://{NAME}/;SharedAccessKeyName=a;SharedAccessKe
 def bare(
     issuer: str, subject: str, signer: ec.EllipticCurvePrivateKey, key: ec.EllipticCurvePrivateKey, ca: bool
 ) -> str:
-    """A certificate with neither key usage nor key identifiers."""
+    """Return a certificate with neither key usage nor key identifiers."""
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder().serial_number(x509.random_serial_number()).public_key(key.public_key())
     builder = builder.subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
@@ -40,7 +40,7 @@ def bare(
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The authority's file; beside it `server.pem`, certificate and key of a server."""
+    """Return the authority's file; its directory has `server.pem`, a server's certificate and key."""
     folder = tmp_path_factory.mktemp("authority")
     ours, servers = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     (folder / "ca.pem").write_text(bare("company", "company", ours, ours, ca=True))
@@ -50,7 +50,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Both ends in memory. Raises ssl.SSLError when the client does not trust the server."""
+    """Run both ends of a handshake in memory. Raises ssl.SSLError if the client doesn't trust the server."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there, server_hostname=NAME), server.wrap_bio(there, back, server_side=True)]
     while ends:
@@ -72,10 +72,10 @@ CLIENTS: dict[str, Callable[[Path], ssl.SSLContext]] = {
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-def test_an_authority_that_says_little_of_itself_is_trusted(
+def test_an_authority_without_key_usage_is_trusted(
     authority: Path, client: Callable[[Path], ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.13 would refuse it by itself: what worked before goes on working."""
+    """Python 3.13 would refuse it by default; a certificate that worked on older versions must keep working."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(authority.with_name("server.pem"))

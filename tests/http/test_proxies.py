@@ -1,4 +1,4 @@
-"""Which proxy of the environment a request goes through: the rules of curl and requests."""
+"""Proxies of the environment: the rules of curl and requests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SMALL, LARGE = "http://small:1", "http://large:1"
         (HTTP, {"http_proxy": SMALL, "REQUEST_METHOD": "GET"}, "http_proxy"),
     ],
 )
-def test_the_variable_of_the_scheme_names_the_proxy(url: str, environ: Mapping[str, str], variable: str) -> None:
-    """The scheme's own before the one for all, small letters before capitals, and none out of a CGI client's header."""
+def test_the_variable_of_the_scheme_sets_the_proxy(url: str, environ: Mapping[str, str], variable: str) -> None:
+    """The scheme's variable comes before `all_proxy`, lower case before upper case, and a CGI header is ignored."""
     proxy = environment_proxy(url, environ)
     assert (proxy.variable if proxy else "") == variable
     assert proxy is None or proxy.url == environ[variable]
@@ -63,14 +63,14 @@ def test_the_variable_of_the_scheme_names_the_proxy(url: str, environ: Mapping[s
     ],
 )
 def test_no_proxy_exempts_hosts(url: str, exempt: str, direct: bool) -> None:
-    """By name, by domain, with a port, by address and by network; never by the middle of a name."""
+    """By name, domain, port, address, and network; never by the middle of a name."""
     for variable in ("no_proxy", "NO_PROXY"):
         assert (environment_proxy(url, {"http_proxy": SMALL, variable: exempt}) is None) is direct
 
 
 @pytest.fixture
 def asked() -> Iterator[tuple[str, list[str]]]:
-    """A proxy's address, and what it was asked for."""
+    """A proxy's address, and the requests it received."""
     targets: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def asked() -> Iterator[tuple[str, list[str]]]:
             self.send_error(503)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -122,8 +122,7 @@ asyncio.run(ask())
 def test_proxies_of_the_system_settings_are_not_used(
     asked: tuple[str, list[str]], part: str, in_environment: bool
 ) -> None:
-    """Those belong to the user who is signed in. OTLP and the sign-in to Event Hubs use proxies of the environment
-    only."""
+    """They belong to the signed-in user. OTLP and the sign-in to Event Hubs use only the environment's proxies."""
     proxy, targets = asked
     environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environ |= {"IDENTITY_ENDPOINT": "http://identity.invalid/token", "IDENTITY_HEADER": "x"}
@@ -133,8 +132,8 @@ def test_proxies_of_the_system_settings_are_not_used(
     assert all(target.startswith("http://identity.invalid/") for target in targets)
 
 
-def test_the_address_of_a_proxy_is_read_whole() -> None:
-    """With or without a scheme; user and password are for the proxy and are not shown."""
+def test_a_proxy_address_with_credentials_is_parsed() -> None:
+    """The scheme is optional; user and password go to the proxy and aren't shown."""
     proxy = Proxy.parse("http://us%40er:s3cr3t@proxy.example:3128")
     assert (proxy.host, proxy.port) == ("proxy.example", 3128)
     assert proxy.authorization == b"Basic dXNAZXI6czNjcjN0"
@@ -146,8 +145,8 @@ def test_the_address_of_a_proxy_is_read_whole() -> None:
     "url",
     ["socks5://user:s3cr3t@proxy:1080", "https://user:s3cr3t@proxy", "http://:3128", "http://proxy:s3cr3t"],
 )
-def test_an_address_that_is_no_http_proxys_is_refused(url: str) -> None:
-    """With ValueError, and without a password."""
+def test_an_invalid_proxy_address_is_refused(url: str) -> None:
+    """The ValueError contains no password."""
     with pytest.raises(ValueError, match="proxy address") as caught:
         Proxy.parse(url)
     assert "s3cr3t" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The transport below the metadata client and the OTLP sink: which connections are kept, and what is refused."""
+"""The transport of the metadata client and the OTLP sink: kept connections and rejected requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def transport_of(seconds: float = 30.0, **options: Any) -> Iterator[tuple[Exchan
 
 
 def get(transport: Transport, url: str, **headers: str) -> bytes:
-    """The whole body of an answer."""
+    """Return the whole body of a response."""
     response = transport.handle_request(httpx.Request("GET", url, headers=headers))
     try:
         return b"".join(response.iter_raw())
@@ -41,8 +41,8 @@ def get(transport: Transport, url: str, **headers: str) -> bytes:
         response.close()
 
 
-def test_a_connection_is_kept_for_its_own_origin_alone() -> None:
-    """Requests to one server share a connection; another server gets one of its own, and the first is closed."""
+def test_a_connection_is_kept_only_for_its_origin() -> None:
+    """Requests to one server share a connection; another server gets a new one, and the first is closed."""
     with (
         RawServer(answers(ok(b"1"))) as first,
         RawServer(answers(ok(b"2"))) as second,
@@ -55,11 +55,11 @@ def test_a_connection_is_kept_for_its_own_origin_alone() -> None:
 
 
 class Unwanted(Exception):
-    """What a caller raises right before its request leaves."""
+    """The exception of a caller right before its request leaves."""
 
 
-def test_request_that_is_not_wanted_any_more_is_not_sent() -> None:
-    """What `leave` raises is raised although there is a connection, and not a byte is written."""
+def test_a_request_is_not_sent_if_leave_raises() -> None:
+    """An exception of `leave` is raised although there is a connection, and no byte is written."""
     heads: list[bytes] = []
 
     def refuse() -> None:
@@ -80,16 +80,16 @@ def test_request_that_is_not_wanted_any_more_is_not_sent() -> None:
     assert [b"last" in head for head in heads] == [False, True]
 
 
-def test_an_answer_that_is_not_read_closes_its_connection() -> None:
-    """What is left of one answer is never read as the next one."""
+def test_an_unread_response_closes_its_connection() -> None:
+    """The rest of one response is never read as the next one."""
     with RawServer(answers(ok(b"x" * 100_000))) as server, transport_of() as (_, transport):
         for _ in range(2):
             transport.handle_request(httpx.Request("GET", server.url)).close()
         assert server.connections == 2
 
 
-def test_a_connection_that_its_peer_wants_closed_is_not_kept() -> None:
-    """`Connection: close` in an answer, or in the request, ends it."""
+def test_a_connection_with_connection_close_is_not_kept() -> None:
+    """`Connection: close` in a response or a request ends it."""
     with RawServer(answers(ok(b"", "Connection: close"))) as server, transport_of() as (_, transport):
         get(transport, server.url)
         get(transport, server.url)
@@ -104,8 +104,8 @@ def test_a_connection_that_its_peer_wants_closed_is_not_kept() -> None:
     ("url", "headers"),
     [("{}/", {"x-key": "a\r\nInjected: 1"}), ("{}/", {"bad name": "x"}), ("ftp://127.0.0.1/", {})],
 )
-def test_a_request_that_http_does_not_allow_is_not_sent(url: str, headers: dict[str, str]) -> None:
-    """It is a ValueError without the value, and the server sees nothing of it."""
+def test_an_invalid_request_is_not_sent(url: str, headers: dict[str, str]) -> None:
+    """It is a ValueError without the value, and the server receives nothing."""
     with RawServer(answers(ok(b""))) as server, transport_of() as (_, transport):
         with pytest.raises(ValueError, match=r"HTTP|http") as caught:
             get(transport, url.format(server.url), **headers)
@@ -113,8 +113,8 @@ def test_a_request_that_http_does_not_allow_is_not_sent(url: str, headers: dict[
         assert server.requests == []
 
 
-def test_a_peer_that_hangs_up_without_an_answer_is_disconnected() -> None:
-    """The error is its own, so that a caller can try again where that is safe; nothing is tried again here."""
+def test_a_peer_that_closes_without_a_response_raises_disconnected() -> None:
+    """The error has its own type, so that a caller can retry if that is safe; the transport doesn't retry."""
     with RawServer(answers_once(b"")) as server, transport_of() as (exchange, transport):
         with pytest.raises(Disconnected):
             get(transport, server.url)
@@ -122,7 +122,7 @@ def test_a_peer_that_hangs_up_without_an_answer_is_disconnected() -> None:
 
 
 def test_an_abort_ends_a_wait_inside_tls() -> None:
-    """From another thread, while the answer is waited for on an encrypted connection."""
+    """Another thread aborts during the wait for a response on a TLS connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     waiting = threading.Event()
 
@@ -156,7 +156,7 @@ def test_an_abort_ends_a_wait_inside_tls() -> None:
 
 
 def load(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Let a server show a certificate that is given as texts."""
+    """Make a server present a certificate given as PEM texts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "both.pem"
         path.write_text(certificate + key)
@@ -165,6 +165,6 @@ def load(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 @pytest.mark.parametrize(("password", "encoding"), [("pass", "ascii"), ("größe", "latin-1"), ("€", "utf-8")])
 def test_basic_authorization_carries_every_password(password: str, encoding: str) -> None:
-    """In Latin-1, as most servers read it, and in UTF-8 where that has not all the letters."""
+    """Latin-1, as most servers read it; UTF-8 if Latin-1 can't encode all characters."""
     scheme, _, token = basic_authorization("user", password).partition(" ")
     assert (scheme, base64.b64decode(token)) == ("Basic", f"user:{password}".encode(encoding))

@@ -1,4 +1,4 @@
-"""What the client of the metadata service makes of peers that misbehave in every way a source was seen to."""
+"""The metadata client against peers that misbehave in every way seen in a real source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
     ids=["status line", "header", "headers", "1xx", "body", "chunks", "trailers", "error text"],
 )
 def test_a_dripping_peer_is_cut_off(before: bytes, piece: bytes) -> None:
-    """The deadline is for the whole exchange: a peer that keeps dripping in any phase does not outlive it."""
+    """The deadline is for the whole exchange: a peer that drips in any phase doesn't outlive it."""
 
     def drips(peer: Peer) -> None:
         peer.request()
@@ -44,7 +44,7 @@ def test_a_dripping_peer_is_cut_off(before: bytes, piece: bytes) -> None:
 
 
 def test_an_error_text_is_waited_for_only_briefly() -> None:
-    """The status is the news: a peer that drips its error text does not use up a long deadline."""
+    """The status matters: a peer that drips its error text doesn't use up a long deadline."""
 
     def drips(peer: Peer) -> None:
         peer.request()
@@ -58,7 +58,7 @@ def test_an_error_text_is_waited_for_only_briefly() -> None:
 
 
 def test_a_silent_peer_is_cut_off() -> None:
-    """A peer that takes the request and never answers costs the deadline, no more."""
+    """A peer that accepts the request and never responds costs the deadline, no more."""
     assert failure_of(silent, **CUT).reason == "timeout"
 
 
@@ -67,8 +67,8 @@ def test_a_silent_peer_is_cut_off() -> None:
     [(b"", b"HTTP/1.1 100 Continue\r\n\r\n", "too-large"), (b"HTTP/1.1 200 OK\r\n", b"X: x\r\n", "protocol")],
     ids=["1xx", "headers"],
 )
-def test_a_flood_of_headers_is_refused(before: bytes, piece: bytes, reason: str) -> None:
-    """Endless interim answers or headers are cut off by their size, long before a deadline."""
+def test_endless_headers_are_refused(before: bytes, piece: bytes, reason: str) -> None:
+    """Endless interim responses or headers are cut off by size, long before the deadline."""
 
     def floods(peer: Peer) -> None:
         peer.request()
@@ -82,7 +82,7 @@ def test_a_flood_of_headers_is_refused(before: bytes, piece: bytes, reason: str)
 
 @pytest.mark.parametrize("announced", [b"Content-Length: 1001", b"Transfer-Encoding: chunked", b"X: y"])
 def test_a_huge_body_is_refused(announced: bytes) -> None:
-    """A body over the cap is refused: by its announcement before it is read, else as soon as it is over."""
+    """A body over the limit is rejected: before it is read if its length is announced, else once it exceeds it."""
 
     def huge(peer: Peer) -> None:
         peer.request()
@@ -95,20 +95,20 @@ def test_a_huge_body_is_refused(announced: bytes) -> None:
     assert failure_of(huge, max_bytes=1000).reason == "too-large"
 
 
-def test_a_body_just_over_the_cap_is_refused() -> None:
-    """One byte over the cap is too much, also when no length was announced."""
+def test_a_body_just_over_the_limit_is_refused() -> None:
+    """One byte over the limit is too much, even without an announced length."""
     assert failure_of(answers_once(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001), max_bytes=1000).reason == "too-large"
 
 
-def test_a_body_of_exactly_the_cap_is_taken() -> None:
-    """The cap is what is still allowed."""
+def test_a_body_of_exactly_the_limit_is_accepted() -> None:
+    """A body of exactly the limit is allowed."""
     with RawServer(answers(ok(b"x" * 1000))) as server, client_of(server.url, max_bytes=1000) as client:
         assert len(client.fetch().body) == 1000
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "identity, gzip", "br", "x"])
 def test_an_encoded_body_is_refused(encoding: str) -> None:
-    """We ask for identity; anything else is an error and is never unpacked."""
+    """The client requests identity; any other encoding is an error and is never decoded."""
     body = gzip.compress(b"0" * 1_000_000)
     assert failure_of(answers_once(ok(body, f"Content-Encoding: {encoding}"))).reason == "encoding"
 
@@ -130,14 +130,14 @@ def test_an_encoded_body_is_refused(encoding: str) -> None:
         (b"<html>an answer of HTTP/0.9</html>", "reset"),
     ],
 )
-def test_a_broken_answer_is_an_error(data: bytes, reason: str) -> None:
-    """A truncated answer and one that is not HTTP are errors, never a shorter document."""
+def test_an_incomplete_response_is_an_error(data: bytes, reason: str) -> None:
+    """A truncated response and one that isn't HTTP are errors, never a shorter document."""
     assert failure_of(answers_once(data)).reason == reason
 
 
 @pytest.mark.not_wine("a reset comes there as the end of the connection")
 def test_a_reset_is_an_error() -> None:
-    """A connection reset in the middle of the body has its own reason, with the cause kept."""
+    """A connection reset in the middle of the body has its own reason and keeps the cause."""
 
     def resets(peer: Peer) -> None:
         peer.request()
@@ -149,8 +149,8 @@ def test_a_reset_is_an_error() -> None:
     assert isinstance(error.__cause__, OSError)
 
 
-def test_a_half_closed_peer_still_answers() -> None:
-    """A peer that closes its sending side after a whole answer has answered."""
+def test_a_half_closed_connection_still_delivers_the_response() -> None:
+    """A peer that closes its sending side after a complete response has responded."""
 
     def half(peer: Peer) -> None:
         peer.request()
@@ -163,7 +163,7 @@ def test_a_half_closed_peer_still_answers() -> None:
 
 
 def test_a_connection_closed_between_polls_costs_nothing() -> None:
-    """Whether the peer closes a kept connection or resets it at the next request: the poll succeeds on a new one."""
+    """If the peer closes or resets a kept connection before the next request, the poll succeeds on a new one."""
 
     def breaks_on_second(peer: Peer) -> None:
         peer.request()
@@ -179,8 +179,8 @@ def test_a_connection_closed_between_polls_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_an_answer_that_came_too_early_is_not_taken(together: bool) -> None:
-    """What came on a kept connection before a request is old: it is never the answer to the next poll."""
+def test_a_response_before_its_request_is_ignored(together: bool) -> None:
+    """Data received on a kept connection before a request is never the response to the next poll."""
     old, sent = ok(b'"old"'), threading.Event()
 
     def chatty(peer: Peer) -> None:
@@ -199,7 +199,7 @@ def test_an_answer_that_came_too_early_is_not_taken(together: bool) -> None:
 
 
 def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
-    """The immediate retry is for connections kept alive alone, and there is one: the next poll is the retry."""
+    """Only kept connections get the immediate retry, once: otherwise the next poll is the retry."""
     with RawServer(answers_once(b"")) as server, client_of(server.url) as client:
         failure(client.fetch)
         assert server.connections == 1
@@ -248,8 +248,8 @@ def outcome(call: Callable[[], MetadataResponse | None]) -> MetadataResponse | M
 
 @settings(max_examples=200, deadline=None)
 @given(data=BYTES)
-def test_any_bytes_give_an_answer_or_an_error(data: bytes) -> None:
-    """Whatever bytes a peer sends, a poll and an approval return or raise MetadataError in time."""
+def test_any_bytes_give_a_response_or_an_error(data: bytes) -> None:
+    """For any bytes from a peer, a poll and an approval return or raise MetadataError in time."""
     with RawServer(answers_once(data)) as server, client_of(server.url, **CUT) as client:
         began = time.monotonic()
         for call in (client.fetch, lambda: client.approve("A")):
@@ -276,8 +276,8 @@ PAGE = b"<html><head><title>Sign in</title></head><body>token=hunter2 hunter2</b
     ],
     ids=["page", "text", "status line", "header", "length", "encoding", "chunk", "page behind words"],
 )
-def test_an_error_repeats_nothing_of_what_is_no_answer(answer: bytes) -> None:
-    """Of what is not HTTP, and of a page, only that it is that."""
+def test_an_error_quotes_nothing_of_an_invalid_response(answer: bytes) -> None:
+    """For data that isn't HTTP, and for a page, the detail contains nothing of it."""
     error = failure_of(answers_once(answer))
     assert error.reason in ("protocol", "server-error")
     assert "hunter2" not in f"{error} {error.detail}"

@@ -1,4 +1,4 @@
-"""The client of the metadata service: what it asks for, which answers count, approvals, and who this VM is."""
+"""The metadata client: its requests, valid responses, approvals, and the VM's identity."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.metadata_client import CUT, DOCUMENT, ENDLESS, PATH, PLENTY, 
 from tests.support.raw_server import Peer, RawServer, Script, answers, answers_once, ok, response
 
 
-def test_a_poll_is_what_the_service_asks_for() -> None:
-    """A poll is the documented GET with the Metadata header, offering no encoding, on one connection kept alive."""
+def test_a_poll_is_the_documented_request() -> None:
+    """A poll is the documented GET with the Metadata header, without content encoding, on one kept connection."""
     with RawServer(answers(ok(DOCUMENT))) as server, client_of(server.url + "/") as client:
         first, second = client.fetch(), client.fetch()
         assert first.body == second.body == DOCUMENT
@@ -40,13 +40,13 @@ def test_a_poll_is_what_the_service_asks_for() -> None:
     ids=["empty", "html", "bom", "big"],
 )
 def test_a_200_is_passed_on_as_bytes(body: bytes) -> None:
-    """What a 200 says is for the parser to judge: the client hands over every byte and invents none."""
+    """The parser judges the body of a 200: the client passes on every byte."""
     with RawServer(answers(ok(body))) as server, client_of(server.url) as client:
         assert client.fetch().body == body
 
 
-def test_a_chunked_body_is_put_together() -> None:
-    """A chunked answer is one body, and the connection is used again."""
+def test_a_chunked_body_is_read_completely() -> None:
+    """A chunked response is one body, and the connection is used again."""
     chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n4\r\n":1}\r\n0\r\n\r\n'
     with RawServer(answers(chunked)) as server, client_of(server.url) as client:
         assert client.fetch().body == client.fetch().body == b'{"a":1}'
@@ -72,14 +72,14 @@ def test_a_chunked_body_is_put_together() -> None:
         ("999 What", "status-other", 1),
     ],
 )
-def test_only_200_counts(status: str, reason: str, delay: float) -> None:
-    """Every other status is an error with its own reason, its code and the time to leave the service alone."""
+def test_only_200_is_a_success(status: str, reason: str, delay: float) -> None:
+    """Every other status is an error with its reason, its code, and the delay before the next request."""
     error = failure_of(answers_once(response(status, b"" if status[:3] in {"204", "304"} else DOCUMENT)))
     assert (error.reason, error.status_code, error.delay()) == (reason, int(status[:3]), delay)
 
 
 def test_switching_protocols_is_refused() -> None:
-    """A 101 is no answer to a GET."""
+    """A 101 is not a response to a GET."""
     switching = b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
     assert failure_of(answers_once(switching)).reason == "protocol"
 
@@ -88,7 +88,7 @@ def test_switching_protocols_is_refused() -> None:
     "location", ["http://127.0.0.1:{port}/elsewhere", "http://a:b:c", "http://xn--/", "mailto:x", "\x80", ""]
 )
 def test_a_redirect_is_never_followed(location: str) -> None:
-    """A redirect is an error whatever its target, and the target is never asked."""
+    """A redirect is an error for any target, and the target gets no request."""
     with RawServer(answers(ok(DOCUMENT))) as target:
         header = f"Location: {location.format(port=target.port)}"
         assert failure_of(answers_once(response("302 Found", b"", header))).reason == "redirect"
@@ -96,7 +96,7 @@ def test_a_redirect_is_never_followed(location: str) -> None:
 
 
 def test_cookies_are_not_kept() -> None:
-    """A cookie that the peer sets is not sent back."""
+    """A cookie of the peer is not sent back."""
     with RawServer(answers(ok(DOCUMENT, "Set-Cookie: a=b; Path=/"))) as server, client_of(server.url) as client:
         client.fetch()
         client.fetch()
@@ -124,8 +124,8 @@ NOW = 1_649_715_000.0  # Mon, 11 Apr 2022 22:10:00 GMT
         ("", None),
     ],
 )
-def test_retry_after_is_obeyed_within_reason(value: str, expected: float | None) -> None:
-    """Both forms of Retry-After are read, from 0 to 60 seconds; nonsense is ignored."""
+def test_retry_after_is_obeyed_up_to_a_minute(value: str, expected: float | None) -> None:
+    """Both forms of Retry-After are read, from 0 to 60 seconds; invalid ones are ignored."""
     answer = response("429 Too Many Requests", b"").replace(
         b"\r\n\r\n", b"\r\nRetry-After: " + value.encode() + b"\r\n\r\n"
     )
@@ -135,15 +135,15 @@ def test_retry_after_is_obeyed_within_reason(value: str, expected: float | None)
 
 
 @pytest.mark.parametrize(("date", "expected"), [("Mon, 11 Apr 2022 22:10:00 GMT", 30.0), ("soon", 60.0)])
-def test_retry_after_is_read_by_the_clock_of_who_says_it(date: str, expected: float) -> None:
-    """Our own clock may have been set, here a day back: it counts only where the answer does not tell its time."""
+def test_retry_after_is_read_by_the_clock_of_the_service(date: str, expected: float) -> None:
+    """The VM's clock may be wrong, here by a day: it is used only if the response has no Date."""
     fields = f"\r\nDate: {date}\r\nRetry-After: Mon, 11 Apr 2022 22:10:30 GMT\r\n\r\n".encode()
     answer = response("429 Too Many Requests", b"").replace(b"\r\n\r\n", fields)
     assert failure_of(answers_once(answer), clock=lambda: NOW - 86_400).retry_after == expected
 
 
-def test_failures_in_a_row_are_left_alone_for_longer() -> None:
-    """The delay grows with the failures in a row, stays below 2 s and starts again after a good answer."""
+def test_delay_grows_with_consecutive_failures() -> None:
+    """The delay grows with consecutive failures, stays below 2 s, and is reset by a successful poll."""
     bad = response("500 Internal Server Error")
     with RawServer(answers(*[bad] * 6, ok(DOCUMENT), bad)) as server, client_of(server.url) as client:
         assert [failure(client.fetch).delay() for _ in range(6)] == [1.0, 1.8, 1.8, 1.8, 1.8, 1.8]
@@ -153,7 +153,7 @@ def test_failures_in_a_row_are_left_alone_for_longer() -> None:
 
 
 def test_an_error_text_is_short_and_printable() -> None:
-    """The detail of an error is one printable line of bounded length, however the peer words it."""
+    """The detail of an error is one printable line of bounded length for any text of the peer."""
     error = failure_of(
         answers_once(response("400 Bad Request", b'{"error":\r\n"Bad \x1b[31m\x00 \xff request"}' + b"x" * 100_000))
     )
@@ -163,7 +163,7 @@ def test_an_error_text_is_short_and_printable() -> None:
 
 
 def test_an_approval_is_one_request_on_its_own_connection() -> None:
-    """An approval is the documented POST, once, never on the poll's connection, and the poll's connection stays."""
+    """An approval is the documented POST, once, never on the poll's connection, and the poll's connection is kept."""
     with RawServer(answers(ok(DOCUMENT))) as server, client_of(server.url) as client:
         client.fetch()
         client.approve("c7061bac-AFDC")
@@ -188,7 +188,7 @@ def test_an_approval_is_one_request_on_its_own_connection() -> None:
     ],
 )
 def test_an_approval_is_never_repeated(script: Script, reason: str) -> None:
-    """Whatever comes instead of a 200 is an error with its status and text, after exactly one POST."""
+    """Any response except a 200 is an error with its status and text, after exactly one POST."""
     limits = CUT if reason == "timeout" else {}
     with RawServer(script) as server, client_of(server.url, **limits) as client:
         error = failure(lambda: client.approve("A"))
@@ -198,8 +198,8 @@ def test_an_approval_is_never_repeated(script: Script, reason: str) -> None:
         assert error.retry_after == (9.0 if reason == "server-error" else None)
 
 
-def test_the_answer_to_an_approval_is_not_read() -> None:
-    """A 200 has approved, whatever its body does: it may be endless, broken or encoded."""
+def test_the_body_of_an_approved_request_is_not_read() -> None:
+    """A 200 means approved for any body: it may be endless, broken, or encoded."""
 
     def endless(peer: Peer) -> None:
         peer.request()
@@ -210,8 +210,8 @@ def test_the_answer_to_an_approval_is_not_read() -> None:
         client.approve("A")
 
 
-def test_who_this_vm_is() -> None:
-    """The identity is the documented request and an allow-list of fields; keys and user data stay out."""
+def test_identity_has_only_the_allowed_fields() -> None:
+    """The identity is read by the documented request with an allow-list of fields; keys and user data are dropped."""
     document = {
         "name": "WestNO_0",
         "vmId": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
@@ -231,7 +231,7 @@ def test_who_this_vm_is() -> None:
         assert vm == Vm(
             name="WestNO_0",
             id="02aab8a4-74ef-476e-8182-f6d2ba4166a6",
-            resource_id=document["resourceId"],  # type: ignore[arg-type]  # a text in a mixed dict
+            resource_id=document["resourceId"],  # type: ignore[arg-type]  # a string in a mixed dict
             subscription_id="s",
             resource_group="g",
             vmss_name="",
@@ -246,8 +246,8 @@ def test_who_this_vm_is() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, ["a"], "x" * 513, "a\nb", "a\x00", "\ud800", "\u202e", True])
-def test_an_odd_identity_is_no_identity(value: object) -> None:
-    """A field that is mistyped, too long or not printable is empty: a cut name would be somebody else's."""
+def test_invalid_identity_fields_are_empty(value: object) -> None:
+    """A mistyped, too long, or unprintable field is empty: a truncated name could be another VM's."""
     assert parse_instance(json.dumps({"name": value, "zone": "1"}).encode()) == Vm(zone="1")
 
 
@@ -270,16 +270,16 @@ def test_an_odd_identity_is_no_identity(value: object) -> None:
         (None, (("Owner", ""), ("environment", ""))),
     ],
 )
-def test_tags_are_those_that_are_asked_for(listed: object, tags: tuple[tuple[str, str], ...]) -> None:
-    """By name without regard to case, under the name that was asked for; "" where the VM has no such text."""
+def test_requested_tags_are_returned(listed: object, tags: tuple[tuple[str, str], ...]) -> None:
+    """By name in any letter case, under the requested name; "" if the VM has no such tag."""
     body = json.dumps({"name": "vm-0", "tagsList": listed, "tags": "owner:secret"}).encode()
     assert parse_instance(body, ("Owner", "environment")) == Vm(name="vm-0", tags=tags)
     assert parse_instance(body) == Vm(name="vm-0")
 
 
 @given(st.dictionaries(st.text(), st.text(min_size=1).map(lambda text: f"secret {text}")))
-def test_a_tag_that_is_not_asked_for_never_leaves(tags: Mapping[str, str]) -> None:
-    """Tags may hold secrets."""
+def test_other_tags_are_dropped(tags: Mapping[str, str]) -> None:
+    """Tags may contain secrets."""
     others = [{"name": name, "value": value} for name, value in tags.items() if name.lower() != "owner"]
     body = json.dumps({"tagsList": [*others, {"name": "owner", "value": "web"}], "tags": "x:secret"}).encode()
     vm = parse_instance(body, ("owner",))
@@ -288,8 +288,8 @@ def test_a_tag_that_is_not_asked_for_never_leaves(tags: Mapping[str, str]) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"null", b"\xff", b"[" * 100_000, b"{" * 9 + b'"a"'])
-def test_an_unreadable_identity_is_malformed(body: bytes) -> None:
-    """An instance document that is not a JSON object is an error."""
+def test_an_invalid_instance_document_is_malformed(body: bytes) -> None:
+    """An instance document that isn't a JSON object is an error."""
     assert failure(lambda: parse_instance(body)).reason == "malformed"
 
 
@@ -301,8 +301,8 @@ client.fetch(), client.instance(), client.approve("A")
 """
 
 
-def test_the_environment_has_no_say(tmp_path: Path) -> None:
-    """Proxies and credentials that the environment offers are never used: the proxy sees no connection at all."""
+def test_the_environment_is_ignored(tmp_path: Path) -> None:
+    """Proxies and credentials of the environment are never used: the proxy gets no connection."""
     netrc = tmp_path / ".netrc"
     netrc.write_text("machine 127.0.0.1 login us password secret\n")
     netrc.chmod(0o600)

@@ -1,4 +1,4 @@
-"""How the client of the metadata service connects, and how long it waits: names, TLS, patience, an abort."""
+"""The metadata client's connections and waits: names, TLS, long first polls, and aborts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.ports import reserved_port
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok, response
 
 
-def test_nobody_listens() -> None:
-    """A refused connection is `connect`, and so is one to an address that leads nowhere."""
+def test_refused_and_unreachable_addresses_are_connect_errors() -> None:
+    """A refused connection is `connect`, and so is one to an unreachable address."""
     with reserved_port() as port:
         for host in ("127.0.0.1", "[::1]"):
             with client_of(f"http://{host}:{port}") as client:
@@ -33,7 +33,7 @@ def test_nobody_listens() -> None:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address that swallows connection attempts: a listener whose queue is full."""
+    """An address that drops connection attempts: a listener whose queue is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -44,23 +44,23 @@ def black_hole() -> Iterator[str]:
 
 
 def test_connecting_keeps_the_deadline() -> None:
-    """A connection that is never accepted costs the everyday deadline, also before the first answer ever."""
+    """A connection that is never accepted costs the normal deadline, even before the first response ever."""
     with black_hole() as url, client_of(url, deadline=QUICK, first_deadline=60.0) as client:
         began = time.monotonic()
         assert failure(client.fetch).reason == "timeout"
         assert time.monotonic() - began < QUICK + SLACK
 
 
-def test_post_without_a_connection_never_leaves() -> None:
-    """Nobody is asked whether it may leave, which is how the agent knows that nothing was sent."""
+def test_post_without_a_connection_is_never_sent() -> None:
+    """`leave` isn't called, so the agent knows that nothing was sent."""
     asked: list[str] = []
     with black_hole() as url, client_of(url, deadline=QUICK) as client:
         assert failure(lambda: client.approve("A", lambda: asked.append("A"))).reason == "timeout"
     assert asked == []
 
 
-def test_post_that_may_leave_has_its_whole_time_for_the_answer() -> None:
-    """Connecting and deciding once more took longer than the deadline: the answer that comes then still counts."""
+def test_post_has_the_whole_deadline_for_its_response() -> None:
+    """Connecting and the second decision took longer than the deadline: a response after that still counts."""
     late = 0.0
     order: list[str] = []
 
@@ -78,8 +78,8 @@ def test_post_that_may_leave_has_its_whole_time_for_the_answer() -> None:
     assert order == ["leave", "left"]
 
 
-def test_post_of_which_no_byte_was_written_has_not_left() -> None:
-    """The client is aborted while the post is decided on once more: it may leave, and does not."""
+def test_post_without_a_written_byte_counts_as_unsent() -> None:
+    """The client is aborted during the second decision: the request may be sent, and isn't."""
     left: list[str] = []
     with RawServer(silent) as server, client_of(server.url) as client:
         assert failure(lambda: client.approve("A", client.abort, lambda: left.append("A"))).reason == "aborted"
@@ -87,8 +87,8 @@ def test_post_of_which_no_byte_was_written_has_not_left() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", ok(b"")])
-def test_post_on_a_connection_that_broke_before_it_has_not_left(answer: bytes) -> None:
-    """Not even if the peer had answered 200 before: it had not read what was never sent."""
+def test_post_on_a_connection_broken_before_counts_as_unsent(answer: bytes) -> None:
+    """This holds even if the peer had responded 200 before: it can't have read a request that was never sent."""
     connected, broken = threading.Event(), threading.Event()
     left: list[str] = []
 
@@ -108,8 +108,8 @@ def test_post_on_a_connection_that_broke_before_it_has_not_left(answer: bytes) -
     assert left == []
 
 
-def test_post_that_is_not_answered_has_left() -> None:
-    """Its first byte was written, so that the peer may have taken it."""
+def test_post_without_a_response_counts_as_sent() -> None:
+    """Its first byte was written, so the peer may have accepted it."""
     left: list[str] = []
     with RawServer(silent) as server, client_of(server.url, deadline=QUICK) as client:
         assert failure(lambda: client.approve("A", left=lambda: left.append("A"))).reason == "timeout"
@@ -117,8 +117,8 @@ def test_post_that_is_not_answered_has_left() -> None:
 
 
 @pytest.mark.parametrize("where", ["connect", "answer", "drip", "lookup"])
-def test_caller_is_called_while_a_poll_waits(where: str) -> None:
-    """So that what it observes meanwhile does not wait for the end; on its own thread, and not for approvals."""
+def test_waiting_is_called_while_a_poll_waits(where: str) -> None:
+    """`waiting` lets the agent observe events meanwhile; it is called on the poll's thread, and not for approvals."""
     calls: list[int] = []
     names = Names()
     with ExitStack() as stack:
@@ -143,13 +143,13 @@ def test_caller_is_called_while_a_poll_waits(where: str) -> None:
 
 
 def drips(peer: Peer) -> None:
-    """Send the head of an answer that never ends, without a pause that is as long as a wait."""
+    """Send the head of a response that never ends, without a pause as long as a slice."""
     peer.request()
     peer.drip(ENDLESS(b"H"))
 
 
 class Names:
-    """A resolver: no such name, a stuck server until `answer` is set, or several addresses of which one works."""
+    """A resolver with an unknown name, one that blocks until `answer` is set, and one with several addresses."""
 
     def __init__(self, *hosts: str) -> None:
         self.hosts = hosts
@@ -164,8 +164,8 @@ class Names:
         return [(socket.AF_INET, type, 0, "", (name, port)) for name in self.hosts]
 
 
-def test_a_name_without_address() -> None:
-    """A name that does not resolve is `dns`, not a broken connection; so is one that cannot be a name."""
+def test_an_unresolvable_name_is_a_dns_error() -> None:
+    """A name that doesn't resolve, or can't be a name, is `dns`, not a broken connection."""
     names = Names()
     names.answer.set()
     with client_of("http://metadata.test", resolve=names) as client:
@@ -175,7 +175,7 @@ def test_a_name_without_address() -> None:
 
 
 def test_a_stuck_lookup_keeps_the_deadline() -> None:
-    """A name server that does not answer costs the deadline, leaves one thread at most, and is used when it is back."""
+    """A name server that doesn't respond costs the deadline, blocks one thread at most, and is used when it is back."""
     names = Names("127.0.0.2", "127.0.0.1")
     with ExitStack() as stack:
         server = stack.enter_context(RawServer(answers(ok(DOCUMENT))))
@@ -188,8 +188,8 @@ def test_a_stuck_lookup_keeps_the_deadline() -> None:
         assert b"\r\nHost: metadata.test:" in server.requests[0]
 
 
-def test_an_https_url_against_plain_http() -> None:
-    """A TLS URL at a plain port is a TLS error, and the deadline covers a handshake that never ends.
+def test_an_https_url_at_a_plain_port_is_a_tls_error() -> None:
+    """An https URL at a plain port is a TLS error, and the deadline covers a handshake that never ends.
 
     The authorities are read before: under emulation that takes seconds.
     """
@@ -218,8 +218,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_tls_is_checked_and_works(certificate: Path) -> None:
-    """An https URL works, also when handshake and answer take several waits; an unknown certificate is refused."""
+def test_tls_works_and_certificates_are_verified(certificate: Path) -> None:
+    """An https URL works, also if handshake and response take several waits; an unknown certificate is refused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     pause = threading.Event()
@@ -242,8 +242,8 @@ def test_tls_is_checked_and_works(certificate: Path) -> None:
             assert failure(client.fetch).reason == "tls"
 
 
-def test_the_first_answer_may_take_longer() -> None:
-    """The long deadline holds until the first 200 ever, through errors; from then on the short one does."""
+def test_the_first_response_may_take_longer() -> None:
+    """The long deadline applies until the first 200 ever, through errors; after that the short one does."""
     slow = threading.Event()
 
     def enabling(peer: Peer) -> None:
@@ -266,7 +266,7 @@ def test_the_first_answer_may_take_longer() -> None:
 
 
 class Later:
-    """The clock that can't be set, in a process that lives for hours in no time."""
+    """A monotonic clock that a test can advance by hours."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -276,7 +276,7 @@ class Later:
 
 
 def patient(client: MetadataClient, polls: int) -> list[bool]:
-    """Of so many polls that time out, which ones had the patience of the first one ever (3 s)."""
+    """Return which of this many polls that time out had the long first deadline (3 s)."""
     took = []
     for _ in range(polls):
         began = time.monotonic()
@@ -285,8 +285,8 @@ def patient(client: MetadataClient, polls: int) -> list[bool]:
     return [seconds >= 3.0 for seconds in took]
 
 
-def test_an_hour_without_an_answer_earns_one_patient_poll() -> None:
-    """Not a number of time-outs: after an hour one poll waits as long as the first, after a further hour another."""
+def test_an_hour_without_a_response_allows_one_long_poll() -> None:
+    """After an hour one poll waits as long as the first, and after another hour another one."""
     later = Later()
     server = RawServer(answers_once(ok(DOCUMENT)), silent)
     with server, client_of(server.url, monotonic=later, deadline=0.1, first_deadline=3.0) as client:
@@ -299,8 +299,8 @@ def test_an_hour_without_an_answer_earns_one_patient_poll() -> None:
             assert patient(client, 3) == [True, False, False]
 
 
-def test_only_silence_earns_a_patient_poll() -> None:
-    """Whatever was answered, an hour begins anew with it."""
+def test_any_response_prevents_a_long_poll() -> None:
+    """Any response restarts the hour."""
     later = Later()
     bad = response("500 Internal Server Error")
     server = RawServer(answers(ok(DOCUMENT), *[bad] * 3, b""))
@@ -316,15 +316,15 @@ def test_only_silence_earns_a_patient_poll() -> None:
 
 
 @pytest.mark.parametrize(("ago", "first"), [(0.0, False), (3500.0, False), (3600.0, True), (86_400.0, True)])
-def test_what_an_earlier_process_was_answered_counts(ago: float, first: bool) -> None:
-    """A restart waits no two minutes for a service that hangs, unless nobody had an answer for an hour."""
+def test_responses_to_an_earlier_process_count(ago: float, first: bool) -> None:
+    """After a restart, a hanging service gets no long deadline unless there was no response for an hour."""
     with RawServer(silent) as server, client_of(server.url, deadline=0.1, first_deadline=3.0) as client:
         client.answered_before(ago)
         assert patient(client, 2) == [first, False]
 
 
-def test_who_can_not_be_reached_uses_up_no_patience() -> None:
-    """It is for an answer that takes its time: an hour without a connection leaves it to the first that is made."""
+def test_failed_connections_do_not_use_up_the_long_poll() -> None:
+    """The long deadline is for a slow response: after an hour without a connection, the first connection gets it."""
     later, known = Later(), threading.Event()
 
     def resolve(_host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:
@@ -347,7 +347,7 @@ def test_who_can_not_be_reached_uses_up_no_patience() -> None:
 
 @pytest.mark.parametrize("where", ["answer", "handshake", "connect", "lookup", "body"])
 def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
-    """From another thread, abort ends even the long first poll at once, wherever it waits, and later calls."""
+    """An abort from another thread ends even the long first poll at once, in any phase, and later calls."""
     waiting, over = threading.Event(), threading.Event()
 
     def waits(peer: Peer) -> None:
@@ -382,8 +382,8 @@ def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
         assert failure(client.fetch).reason == failure(lambda: client.approve("A")).reason == "aborted"
 
 
-def test_approvals_hang_side_by_side_and_keep_no_poll_waiting() -> None:
-    """Five POSTs that are not answered, each on a thread of its own, and a poll between them that is."""
+def test_hanging_approvals_delay_neither_each_other_nor_a_poll() -> None:
+    """Five POSTs without a response each run on their own thread, and a poll between them succeeds."""
     hanging, over = threading.Semaphore(0), threading.Event()
 
     def answers_polls_alone(peer: Peer) -> None:

@@ -1,1 +1,1 @@
-"""Tests of the scrape endpoint: its answers, passwords and TLS, and what it withstands."""
+"""Tests of the HTTP server: responses, passwords, TLS, and resistance to hostile clients."""

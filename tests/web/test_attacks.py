@@ -1,4 +1,4 @@
-"""The scrape endpoint under attack, measured from outside. `web.server` has the promises, `Limits` the numbers."""
+"""The HTTP server under attack, measured from outside. `web.server` has the promises, `Limits` the numbers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.support.web_target import (
 QUICK = Limits(head_seconds=0.3, exchange_seconds=0.6, linger_seconds=0.2)
 HALF_A_HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: "
 PROMISED_SECONDS, PROMISED_THREADS, PROMISED_KIB = 10.0, 40, 60 * 1024
-BUSY_SECONDS = 10.0  # how late a busy machine may be; who is not closed at all is still there afterwards
+BUSY_SECONDS = 10.0  # tolerance for a busy machine; a connection that is never closed is still open after it
 
 
 def wait_until_closed(socks: list[socket.socket], seconds: float, meanwhile: Callable[[], None]) -> list[socket.socket]:
-    """Those that are still open when all were closed or the time is up. `meanwhile` is done some ten times a second."""
+    """Return the sockets that are open at the end of the time. Call `meanwhile` about ten times a second."""
     end = time.monotonic() + seconds
     left = socks
     while left and time.monotonic() < end:
@@ -45,7 +45,7 @@ def wait_until_closed(socks: list[socket.socket], seconds: float, meanwhile: Cal
 
 
 def attack(running: Target, socks: list[socket.socket], drip: Callable[[], None]) -> None:
-    """Hold these open as long as they last; every promise must hold meanwhile."""
+    """Hold these sockets open as long as possible; every promise must hold meanwhile."""
     slowest, most_memory, most_threads = 0.0, 0, 0
 
     def look() -> None:
@@ -65,8 +65,8 @@ def attack(running: Target, socks: list[socket.socket], drip: Callable[[], None]
     assert most_memory - before <= PROMISED_KIB
 
 
-def test_the_limits_as_shipped_keep_the_promise() -> None:
-    """A client is given at most 10 s in all until its connection is closed."""
+def test_default_limits_keep_the_promise() -> None:
+    """The connection of a client is closed after at most 10 s."""
     limits = Limits()
     longest = max(limits.head_seconds, limits.exchange_seconds, limits.idle_seconds)
     assert longest + limits.linger_seconds <= PROMISED_SECONDS
@@ -75,9 +75,7 @@ def test_the_limits_as_shipped_keep_the_promise() -> None:
 @pytest.mark.linux("measures the server in /proc")
 @pytest.mark.not_emulated("judges seconds and memory of the server")
 def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
-    """With the limits as shipped: 400 silent, half-sent, dripping, greedy and never reading clients, and those that
-    fall silent once they were served, are all closed; no scrape waits for one of them meanwhile, threads and memory
-    stay bounded."""
+    """Silent, half-sent, dripping, greedy, and never reading clients are all closed, and so are those gone silent."""
     with target() as running:
         scrape_seconds(running.address)
         silent = [connect(running.address) for _ in range(40)]
@@ -110,8 +108,8 @@ def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
 )
 @pytest.mark.linux("measures the server in /proc")
 @pytest.mark.not_emulated("judges seconds and memory of the server")
-def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes) -> None:
-    """400 clients whose request is wrong from the start are gone long before the limit, at bounded memory."""
+def test_invalid_requests_are_refused_at_once(first: bytes, more: bytes) -> None:
+    """400 clients whose request is invalid from the start are closed long before the limit, with bounded memory."""
     with target("--seconds", "600") as running:
         scrape_seconds(running.address)
         socks = [connect(running.address, first) for _ in range(400)]
@@ -124,8 +122,8 @@ def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes
 
 
 @pytest.mark.not_emulated("judges how many seconds a scrape takes")
-def test_beyond_the_cap_the_oldest_connections_are_evicted() -> None:
-    """Three times the cap: new connections are served, the oldest are closed first."""
+def test_oldest_connections_are_evicted_beyond_the_limit() -> None:
+    """With three times the limit, new connections are served and the oldest are closed first."""
     with serving(limits=Limits(connections=20)) as address:
         socks = [connect(address) for _ in range(60)]
         assert scrape_seconds(address) < SLOWEST_SECONDS
@@ -136,7 +134,7 @@ def test_beyond_the_cap_the_oldest_connections_are_evicted() -> None:
 
 
 def test_idle_connections_are_evicted_before_those_that_send_a_request() -> None:
-    """A connection whose response was read is closed first, an older one that is sending its request stays."""
+    """A connection whose response was read is closed before an older one that is sending its request."""
     with serving(limits=Limits(connections=4)) as address:
         asking = connect(address, HALF_A_HEAD)
         idle = connect(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -153,7 +151,7 @@ def test_idle_connections_are_evicted_before_those_that_send_a_request() -> None
 @pytest.mark.linux("limits the descriptors of a process")
 @pytest.mark.not_emulated("judges seconds and memory of the server")
 def test_the_file_descriptor_limit_is_survived_quietly() -> None:
-    """With 64 file descriptors and 150 connections scrapes go on, the processor idles and the log stays short."""
+    """With 64 file descriptors and 150 connections, scrapes work, the CPU is idle, and the log stays short."""
     with target("--nofile", "64") as running:
         scrape_seconds(running.address)
         socks = [connect(running.address) for _ in range(150)]
@@ -172,8 +170,8 @@ def test_the_file_descriptor_limit_is_survived_quietly() -> None:
 
 @pytest.mark.linux("limits the descriptors of a process")
 @pytest.mark.not_emulated("judges how many seconds a scrape takes")
-def test_descriptors_used_up_by_others_are_survived_too() -> None:
-    """When the rest of the process leaves almost none, idle connections give theirs and the warning comes once."""
+def test_descriptors_used_by_the_rest_of_the_process_are_survived() -> None:
+    """If the rest of the process leaves almost no descriptors, idle connections are closed and the agent warns once."""
     with target("--nofile", "24", "--waste", "8") as running:
         socks = [connect(running.address) for _ in range(40)]
         assert scrape_seconds(running.address) < SLOWEST_SECONDS
@@ -187,13 +185,13 @@ def test_descriptors_used_up_by_others_are_survived_too() -> None:
 
 
 def test_connections_get_half_of_the_descriptors() -> None:
-    """The other half stays with the agent's own files and connections."""
+    """The agent's files and connections keep the other half."""
     assert max_connections(10) == 10
     assert 1 <= max_connections(10**9) < 10**9
 
 
 def test_a_half_sent_request_is_answered_408() -> None:
-    """A client that began a request and stopped gets 408; one that said nothing gets nothing."""
+    """A client that started a request and stopped gets a 408; one that sent nothing gets nothing."""
     with serving(limits=QUICK) as address:
         half, silent = connect(address, HALF_A_HEAD), connect(address)
         assert read_all(half).startswith(b"HTTP/1.1 408 ")
@@ -217,15 +215,15 @@ def test_a_half_sent_request_is_answered_408() -> None:
     ],
 )
 def test_malformed_requests_get_their_own_status(request_bytes: bytes, status: bytes) -> None:
-    """Requests that are wrong in a way HTTP has a number for get that number, then the connection ends."""
+    """An invalid request gets the HTTP status for its error, then the connection ends."""
     with serving(limits=QUICK) as address:
         sock = connect(address, request_bytes)
         assert read_all(sock).startswith(b"HTTP/1.1 " + status)
         sock.close()
 
 
-def test_of_pipelined_requests_the_first_is_answered() -> None:
-    """The first of several requests sent without waiting is answered in full with `Connection: close`, the rest not."""
+def test_first_of_pipelined_requests_is_answered() -> None:
+    """The first of several requests sent at once gets a complete response with `Connection: close`, the others none."""
     pages = Pages()
     with serving(pages, limits=QUICK) as address:
         sock = connect(address, ASK % b"" * 50)
@@ -236,8 +234,8 @@ def test_of_pipelined_requests_the_first_is_answered() -> None:
     assert received.endswith(METRICS)
 
 
-def test_an_idle_connection_has_a_limit_of_its_own() -> None:
-    """A client that completed a request may be silent for as long as is said for that, and is closed at last."""
+def test_an_idle_connection_has_its_own_limit() -> None:
+    """A client that completed a request may be silent for the idle limit, then its connection is closed."""
     limits = Limits(head_seconds=0.2, exchange_seconds=0.3, idle_seconds=1.5)
     with serving(limits=limits) as address:
         sock = connect(address, ASK % b"")
@@ -262,7 +260,7 @@ def test_a_client_that_was_refused_gets_no_idle_time() -> None:
 
 
 def test_a_later_request_has_the_same_limits_as_the_first() -> None:
-    """After a good request, a half-sent second one is closed like a half-sent first one."""
+    """After a valid request, a half-sent second one is closed like a half-sent first one."""
     with serving(limits=Limits(head_seconds=0.3, idle_seconds=30)) as address:
         sock = connect(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         sock.settimeout(30)
@@ -275,7 +273,7 @@ def test_a_later_request_has_the_same_limits_as_the_first() -> None:
 
 
 def test_a_client_that_never_pauses_delays_no_other() -> None:
-    """While one keep-alive client asks without a pause, another's scrape is as quick as ever."""
+    """While one keep-alive client sends requests without a pause, another client's scrape is as fast as before."""
     with target() as running:
         with socket.create_connection(running.address, 5) as hasty:
             hasty.setblocking(False)

@@ -1,4 +1,4 @@
-"""Verdicts on passwords: nothing tells who is a user, work is bounded, and a flood stops no scraper."""
+"""Verdicts on passwords: timing doesn't reveal users, the work is bounded, and a flood stops no scraper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def header(user: str, password: str) -> bytes:
 
 
 class Comparison:
-    """A comparison in the place of bcrypt's: records its calls, blocks until `may_return`, and knows one password."""
+    """A replacement for bcrypt's comparison: records its calls, blocks until `may_return`, and accepts one password."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, bytes]] = []
@@ -48,8 +48,7 @@ class Comparison:
 
 
 def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:
-    """Both lead to one comparison, the unknown one's with a hash of the costliest cost, and both verdicts are the same
-    when asked again without another comparison."""
+    """Both take one comparison, for unknown users with a hash of the costliest cost, and both verdicts are cached."""
     compare = Comparison()
     passwords = Passwords(compare=compare)
 
@@ -63,7 +62,7 @@ def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:
 
 
 def test_a_user_with_a_cheaper_hash_costs_as_much_as_an_unknown_one() -> None:
-    """Whatever the costs of the configured hashes, each wrong password makes as much work: the sum of 2 to the cost."""
+    """For any costs of the configured hashes, each wrong password costs the same: the sum of 2 to the cost."""
     users = {b"costly": USERS[b"alice"], b"middle": USERS[b"bob"], b"cheap": b"$2y$04$" + b"c" * 53}
     compare = Comparison()
 
@@ -76,8 +75,8 @@ def test_a_user_with_a_cheaper_hash_costs_as_much_as_an_unknown_one() -> None:
     assert {asyncio.run(work(user)) for user in ("costly", "middle", "cheap", "nobody")} == {2**12}
 
 
-def test_with_real_hashes_of_different_costs_time_tells_no_user() -> None:
-    """The processor works as long for a user with a cheap hash as for one that does not exist, within a factor of 2."""
+def test_timing_with_real_hashes_of_different_costs_reveals_no_user() -> None:
+    """A user with a cheap hash takes as much CPU time as an unknown one, within a factor of 2."""
     users = {b"cheap": bcrypt.hashpw(b"right", bcrypt.gensalt(4)), b"costly": bcrypt.hashpw(b"x", bcrypt.gensalt(10))}
 
     def seconds(user: bytes) -> float:
@@ -90,21 +89,21 @@ def test_with_real_hashes_of_different_costs_time_tells_no_user() -> None:
 
 
 def test_a_right_password_of_a_cheap_hash_is_admitted_by_one_comparison() -> None:
-    """A right password is not delayed to hide the cost of its hash."""
+    """A right password isn't delayed to hide the cost of its hash."""
     compare = Comparison()
     users = {**USERS, b"cheap": b"$2y$04$" + b"c" * 53}
     assert asyncio.run(Passwords(compare=compare).judge(users, header("cheap", "right"), "peer")) == "admitted"
     assert len(compare.calls) == 1
 
 
-def test_an_unknown_user_is_refused_even_where_the_comparison_matches() -> None:
-    """A comparison that matches admits only the users of the file."""
+def test_an_unknown_user_is_refused_even_if_the_comparison_matches() -> None:
+    """A matching comparison admits only users of the file."""
     verdict = asyncio.run(Passwords(compare=lambda *_: True).judge(USERS, header("eve", "right"), "peer"))
     assert verdict == "refused"
 
 
 def test_a_changed_hash_is_compared_anew() -> None:
-    """A password that matched the hash before is compared with the new one."""
+    """A password that matched the previous hash is compared with the new one."""
     compare = Comparison()
     passwords = Passwords(compare=compare)
 
@@ -118,7 +117,7 @@ def test_a_changed_hash_is_compared_anew() -> None:
 
 
 def test_wrong_passwords_never_evict_a_right_one_from_the_cache() -> None:
-    """After more wrong passwords than are cached, the right one is still known without a comparison."""
+    """After more wrong passwords than the cache holds, the right one is still accepted without a comparison."""
     compare = Comparison()
     passwords = Passwords(compare=compare, clock=lambda: 0.0)
 
@@ -134,7 +133,7 @@ def test_wrong_passwords_never_evict_a_right_one_from_the_cache() -> None:
 
 
 def test_the_same_password_is_compared_once_for_all_requests_at_a_time() -> None:
-    """Fifty connections with one wrong password are one comparison."""
+    """Fifty connections with one wrong password take one comparison."""
     compare = Comparison()
     passwords = Passwords(compare=compare)
 
@@ -146,7 +145,7 @@ def test_the_same_password_is_compared_once_for_all_requests_at_a_time() -> None
 
 
 def order_of(requests: list[tuple[str, str]], answered_busy: str = "") -> list[str]:
-    """In which order passwords of (address, password) are compared that all came while another was being compared."""
+    """Return the order in which passwords of (address, password) are compared that came during another comparison."""
     compare = Comparison()
     passwords = Passwords(compare=compare, clock=lambda: 0.0, wait_seconds=0.05 if answered_busy else 60.0)
 
@@ -168,28 +167,28 @@ def order_of(requests: list[tuple[str, str]], answered_busy: str = "") -> list[s
 
 
 def test_the_newest_password_of_an_address_is_compared_first() -> None:
-    """A scraper that comes to a full queue does not wait behind it."""
+    """A scraper that meets a full queue doesn't wait behind it."""
     assert order_of([("a", "1"), ("a", "2"), ("a", "3")]) == ["3", "2", "1"]
 
 
 def test_addresses_take_turns() -> None:
-    """A flood from one address does not delay another address, nor does it wait for ever itself."""
+    """A flood from one address doesn't delay other addresses, and doesn't wait indefinitely itself."""
     assert order_of([("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("b", "5")]) == ["5", "4", "3", "2", "1"]
 
 
 def test_the_address_with_the_fewest_passwords_waiting_goes_first() -> None:
-    """Of two hundred addresses that ask more than once each, none comes before the one that asks once."""
+    """An address that sends one password comes before two hundred that send more."""
     crowd = [(f"crowd {host}", f"{host} {number}") for number in range(3) for host in range(60)]
     assert order_of([crowd[0], ("scraper", "right"), *crowd[1:]])[0] == "right"
 
 
 def test_a_retried_password_goes_first() -> None:
-    """A password answered "busy" before is preferred to newer ones: a scraper comes again, a guesser need not."""
+    """A password that was answered "busy" comes before newer ones: a scraper retries it, a guesser doesn't."""
     assert order_of([("peer", "again"), ("peer", "1"), ("peer", "2")], answered_busy="again")[0] == "again"
 
 
 def test_a_check_outlives_the_request_that_asked_for_it() -> None:
-    """A client that gave up, or was evicted, finds the verdict when it comes again."""
+    """A client that gave up or was evicted finds the verdict when it returns."""
     compare = Comparison()
 
     async def ask() -> None:
@@ -210,7 +209,7 @@ def test_a_check_outlives_the_request_that_asked_for_it() -> None:
 
 
 def test_a_full_queue_gives_up_a_password_of_the_address_with_the_most() -> None:
-    """When the queue is full, the address with the most waiting loses one, however old the others' are."""
+    """If the queue is full, the address with the most waiting checks loses one, even if others are older."""
     compare = Comparison()
 
     async def ask() -> str:
@@ -229,8 +228,8 @@ def test_a_full_queue_gives_up_a_password_of_the_address_with_the_most() -> None
     assert asyncio.run(ask()) == "admitted"
 
 
-def test_what_a_full_queue_gives_up_is_answered_busy() -> None:
-    """The oldest password that waits is given up for a new one, so that the queue is bounded."""
+def test_a_check_dropped_from_a_full_queue_is_answered_busy() -> None:
+    """A new password replaces the oldest waiting one, so the queue is bounded."""
     compare = Comparison()
     passwords = Passwords(compare=compare, clock=lambda: 0.0, wait_seconds=60.0)
 
@@ -249,7 +248,7 @@ def test_what_a_full_queue_gives_up_is_answered_busy() -> None:
     assert set(verdicts[7:]) == {"refused"}
 
 
-def test_a_comparison_that_raises_admits_nobody_and_the_next_one_is_made() -> None:
+def test_a_comparison_that_raises_admits_no_client_and_the_next_one_runs() -> None:
     """An error inside bcrypt is no verdict, and the next password is still compared."""
 
     def compare(password: bytes, _: bytes) -> bool:
@@ -266,7 +265,7 @@ def test_a_comparison_that_raises_admits_nobody_and_the_next_one_is_made() -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_check_is_taken_or_given_up_exactly_once(seed: int) -> None:
-    """However checks come and are taken, none is lost, none comes twice, and the queue stays bounded."""
+    """For any order of arrivals, no check is lost or run twice, and the queue stays bounded."""
     random, queue, loop = Random(seed), CheckQueue(), asyncio.new_event_loop()  # noqa: S311  # only an order
     added, left = [], []
     for number in range(4 * MAX_WAITING):
@@ -296,19 +295,19 @@ def test_every_check_is_taken_or_given_up_exactly_once(seed: int) -> None:
     ],
 )
 def test_credentials_are_read_as_rfc_7617_writes_them(value: bytes, credentials: tuple[bytes, bytes] | None) -> None:
-    """User up to the first colon, the rest is the password; everything else is no credentials."""
+    """The user ends at the first colon and the rest is the password; anything else is not a credential."""
     assert read_credentials(value) == credentials
 
 
-def test_nothing_that_is_printed_holds_a_password() -> None:
-    """The object that remembers shows neither passwords nor its key."""
+def test_printed_objects_contain_no_password() -> None:
+    """The object shows neither passwords nor its key."""
     passwords = Passwords(compare=Comparison())
     asyncio.run(passwords.judge(USERS, header("alice", "hunter2"), "peer"))
     assert "hunter2" not in repr(passwords)
 
 
 def test_the_bucket_lets_bursts_through_and_then_one_per_interval() -> None:
-    """Two at once, then one after each interval, and never more than the burst."""
+    """Two requests pass at once, then one after each interval, and never more than the burst."""
     now = 0.0
     bucket = TokenBucket(RateLimit(10.0, 2), clock=lambda: now)
     assert [bucket.take() for _ in range(3)] == [True, True, False]

@@ -1,4 +1,4 @@
-"""Reading and re-reading a web-config file."""
+"""Reading and reloading a web-config file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 def path(tmp_path: Path, authority: Authority) -> Path:
-    """Where the file will be; beside it a certificate and a CA."""
+    """Return the path of the file to write; its directory has a certificate and a CA."""
     write(tmp_path, "server", *authority.issue("localhost"))
     (tmp_path / "ca.crt").write_text(authority.pem)
     (tmp_path / "named.crt").write_text(f"# Főtanúsítvány\n{authority.pem}# Türktrust\n", encoding="utf-8")
@@ -58,8 +58,8 @@ def errors_of(path: Path, text: str) -> list[str]:
         TLS_LINES + "  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: named.crt\n",
     ],
 )
-def test_good_files_are_read(path: Path, text: str) -> None:
-    """What the toolkit's documentation allows is read without an error."""
+def test_valid_files_are_read(path: Path, text: str) -> None:
+    """Files that the toolkit's documentation allows are read without an error."""
     path.write_text(text)
     assert WebConfig(path).reload_failures == 0
 
@@ -71,7 +71,7 @@ def test_good_files_are_read(path: Path, text: str) -> None:
         ("[1, 2]", "", "expected a mapping"),
         ("a: {b: [}", "line 1", "expected YAML"),
         ("? [a]\n: 1", "line 1", "expected YAML"),
-        ("rate_limit: {burst: 1}\nrate_limit: {burst: 2}", "line 2", "given twice"),
+        ("rate_limit: {burst: 1}\nrate_limit: {burst: 2}", "line 2", "duplicate key"),
         (TLS_LINES + "  cert_filse: server.crt\n", "tls_server_config.cert_filse", "unknown key"),
         ("tls_server_config: 5", "tls_server_config", "expected a mapping"),
         ("tls_server_config: {cert_file: server.crt}", "tls_server_config.key_file", "missing"),
@@ -82,23 +82,31 @@ def test_good_files_are_read(path: Path, text: str) -> None:
             "tls_server_config.cert_file",
             "cannot be read",
         ),
-        ("tls_server_config: {cert_file: server.crt, key_file: ca.crt}", "tls_server_config", "can't be used together"),
-        (TLS_LINES + "  client_ca_file: ca.crt\n", "client_auth_type", "expected a policy"),
-        (TLS_LINES + "  client_allowed_sans: [a]\n", "client_auth_type", "expected a policy"),
-        (TLS_LINES + "  client_auth_type: RequireAndVerifyClientCert\n", "client_ca_file", "expected client_ca"),
+        (
+            "tls_server_config: {cert_file: server.crt, key_file: ca.crt}",
+            "tls_server_config",
+            "cannot use certificate, key, and client CA together",
+        ),
+        (TLS_LINES + "  client_ca_file: ca.crt\n", "client_auth_type", "missing; required with"),
+        (TLS_LINES + "  client_allowed_sans: [a]\n", "client_auth_type", "missing; required with"),
+        (TLS_LINES + "  client_auth_type: RequireAndVerifyClientCert\n", "client_ca_file", "requires client_ca or"),
         (TLS_LINES + "  client_auth_type: RequestClientCert\n", "client_auth_type", "without verifying"),
         (TLS_LINES + "  client_auth_type: RequireAnyClientCert\n", "client_auth_type", "without verifying"),
         (TLS_LINES + "  client_auth_type: Nonsense\n", "client_auth_type", "expected one of"),
         (TLS_LINES + "  min_version: TLS14\n", "min_version", "expected one of"),
         (TLS_LINES + "  max_version: TLS11\n", "max_version", "RFC 8996"),
         (TLS_LINES + "  min_version: TLS13\n  max_version: TLS12\n", "min_version", "at most max_version"),
-        (TLS_LINES + "  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n", "cipher_suites", "expected of"),
-        (TLS_LINES + "  curve_preferences: [CurveP256, X25519]\n", "curve_preferences", "one curve or all"),
+        (TLS_LINES + "  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n", "cipher_suites", "expected only values of"),
+        (TLS_LINES + "  curve_preferences: [CurveP256, X25519]\n", "curve_preferences", "one curve or all four"),
         (TLS_LINES + "  prefer_server_cipher_suites: maybe\n", "prefer_server", "true or false"),
         ("basic_auth_users: {alice: secret}", "basic_auth_users: entry 1", "bcrypt"),
         (f"basic_auth_users: {{'': '{HASH}'}}", "basic_auth_users: entry 1", "expected a user name"),
-        (f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}", "entry 2", "a cost up to 17"),
-        ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: entry 1", "can't be set"),
+        (
+            f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}",
+            "entry 2",
+            "a bcrypt cost of at most 17",
+        ),
+        ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: entry 1", "cannot be set"),
         ("http_server_config: {headers: {X-Frame-Options: allow}}", "headers.X-Frame-Options", "deny, sameorigin"),
         ('http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}', "headers.X-XSS-Protection", "one line"),
         ("rate_limit: {interval: soon, burst: 1}", "rate_limit.interval", "expected a duration"),
@@ -108,19 +116,19 @@ def test_good_files_are_read(path: Path, text: str) -> None:
         ("rate_limit: {interval: 9223372037s, burst: 1}", "rate_limit.interval", "expected a duration"),
         (f"rate_limit: {{interval: 1s, burst: 1{'0' * 400}}}", "rate_limit.burst", "expected a whole number"),
         ("rate_limit: {interval: 1s, burst: 9223372036854775808}", "rate_limit.burst", "expected a whole number"),
-        (f'basic_auth_users: {{"al\\ud800ice": "{HASH}"}}', "line 1", "half of a surrogate pair"),
-        ('tls_server_config: {cert_file: "\\udfffx", key_file: k}', "line 1", "half of a surrogate pair"),
-        ('http_server_config: {headers: {X-XSS-Protection: "\\ud83d\\ude00"}}', "line 1", "half of a surrogate pair"),
+        (f'basic_auth_users: {{"al\\ud800ice": "{HASH}"}}', "line 1", "lone surrogate"),
+        ('tls_server_config: {cert_file: "\\udfffx", key_file: k}', "line 1", "lone surrogate"),
+        ('http_server_config: {headers: {X-XSS-Protection: "\\ud83d\\ude00"}}', "line 1", "lone surrogate"),
         ("rate_limit: {interval: !!int '', burst: 1}", "", "expected YAML"),
         ("rate_limit: {interval: !!bool x, burst: 1}", "", "expected YAML"),
         ("rate_limit: {interval: !!timestamp x, burst: 1}", "", "expected YAML"),
         ('basic_auth_users: {"\\UFFFFFFFF": x}', "", "expected YAML"),
     ],
 )
-def test_bad_files_are_refused_with_file_key_and_what_was_expected(
+def test_invalid_files_are_refused_with_file_key_and_expected_value(
     path: Path, text: str, key: str, expected: str
 ) -> None:
-    """Each error is one sentence with the file, the key and what would have been right."""
+    """Each error has the file, the key, and the expected value."""
     errors = errors_of(path, text)
     assert len(errors) == 1, errors
     assert errors[0].startswith(f"{path}: ")
@@ -129,7 +137,7 @@ def test_bad_files_are_refused_with_file_key_and_what_was_expected(
 
 
 def test_all_errors_are_reported_at_once_and_none_shows_a_secret(path: Path) -> None:
-    """A file with many errors gives them all; neither a password nor a key is shown."""
+    """A file with many errors reports them all, without a password or key."""
     text = "tls_server_config: {cert_file: no.crt, key: [hunter2], min_version: TLS9}\n"
     text += "basic_auth_users: {alice: hunter2}\nrate_limit: {burst: hunter2}\nfoo: 1\n"
     errors = errors_of(path, text)
@@ -138,21 +146,21 @@ def test_all_errors_are_reported_at_once_and_none_shows_a_secret(path: Path) -> 
     assert "hunter2" not in str(errors_of(path, "key: 'hunter2\nfoo: ]"))
 
 
-def test_a_missing_file_is_an_error_in_a_sentence(tmp_path: Path) -> None:
-    """The path and the reason, no traceback."""
+def test_a_missing_file_is_a_readable_error(tmp_path: Path) -> None:
+    """It shows the path and the reason, without a traceback."""
     with pytest.raises(WebConfigError, match="cannot be read: No such file"):
         WebConfig(tmp_path / "none.yml")
 
 
-def test_an_encrypted_key_is_refused_and_not_asked_for(path: Path, authority: Authority) -> None:
-    """A key with a passphrase is an error; nobody is prompted."""
+def test_an_encrypted_key_is_refused_without_a_prompt(path: Path, authority: Authority) -> None:
+    """A key with a passphrase is an error, and there is no prompt."""
     certificate, key = authority.issue("localhost")
     write(path.parent, "server", certificate, encrypted(key))
     assert "can't be used" in errors_of(path, TLS_LINES)[0]
 
 
 def test_inline_certificates_are_read(path: Path, authority: Authority) -> None:
-    """`cert`, `key` and `client_ca` as PEM texts do what the files do. On Windows the first two have to be files."""
+    """`cert`, `key`, and `client_ca` may be PEM texts instead of files; on Windows only `client_ca`."""
 
     def block(key: str, pem: str) -> str:
         return f"  {key}: |\n" + "".join(f"    {line}\n" for line in pem.splitlines())
@@ -169,22 +177,22 @@ def test_inline_certificates_are_read(path: Path, authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 365 * 24, 365 * 60], ids=["soon", "2050", "after-2050"])
-def test_the_end_of_the_certificate_is_read(path: Path, authority: Authority, days: int) -> None:
-    """Both ways in which DER writes times (before and from 2050 on) are read as cryptography reads them."""
+def test_the_expiry_time_of_the_certificate_is_read(path: Path, authority: Authority, days: int) -> None:
+    """Both DER formats of times (before and from 2050 on) are read as the cryptography package reads them."""
     certificate, key = authority.issue("localhost", lasting=timedelta(days=days))
     write(path.parent, "server", certificate, key)
     path.write_text(TLS_LINES)
     assert WebConfig(path).certificate_not_after == ends(certificate)
 
 
-def test_without_tls_there_is_no_end(path: Path) -> None:
+def test_a_file_without_tls_has_no_expiry_time(path: Path) -> None:
     """A file without TLS has no certificate."""
     path.write_text("")
     assert WebConfig(path).certificate_not_after is None
 
 
-def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authority: Authority) -> None:
-    """It is counted, logged once however long it lasts, tried again later, and over when it is mended."""
+def test_an_invalid_new_certificate_leaves_the_old_one_in_use(path: Path, authority: Authority) -> None:
+    """The failure is counted, logged once, retried later, and ends when the certificate is valid."""
     path.write_text(TLS_LINES)
     clock, text = Clock(), io.StringIO()
     log = Log(text)
@@ -207,7 +215,7 @@ def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authori
 
 
 def test_a_change_of_users_is_used_after_a_refresh(path: Path) -> None:
-    """A new user is known after the next refresh; TLS and the others do not change."""
+    """After the next refresh, a new user is admitted; TLS and the other users don't change."""
     path.write_text(f"basic_auth_users: {{alice: '{HASH}'}}")
     web_config = WebConfig(path)
     path.write_text(f"basic_auth_users: {{alice: '{HASH}', bob: '{HASH}'}}")
@@ -224,14 +232,14 @@ HEADERS = "http_server_config: {{headers: {{{}}}}}\n".format
 
 
 def reloaded(path: Path, before: str, after: str) -> tuple[WebConfig, WebConfigFile, str]:
-    """What a reload does: the configuration, the settings before, and the log."""
+    """Reload a changed file; return the configuration, the previous settings, and the log."""
     text = io.StringIO()
     log = Log(text)
     path.write_text(before)
     web_config = WebConfig(path, log=log)
     old = web_config.current
     path.write_text(after)
-    os.utime(path, ns=(0, 0))  # the clock of a file system may not have moved since
+    os.utime(path, ns=(0, 0))  # the file system's clock may be too coarse
     web_config.refresh()
     return web_config, old, logged(log, text)
 
@@ -278,13 +286,13 @@ def reloaded(path: Path, before: str, after: str) -> tuple[WebConfig, WebConfigF
     ],
 )
 def test_reload_never_removes_protection(path: Path, key: str, before: str, after: str) -> None:
-    """Whatever the key: the settings before stay in force, and the refusal is counted and logged with the key."""
-    web_config, old, said = reloaded(path, before, after)
+    """For every key, the previous settings stay in use, and the rejection is counted and logged with the key."""
+    web_config, old, log_text = reloaded(path, before, after)
     assert web_config.current is old
     assert web_config.reload_failures == 1
-    assert "event=web.config_broken" in said
-    assert f"{key}: " in said
-    assert "restart" in said
+    assert "event=web.config_broken" in log_text
+    assert f"{key}: " in log_text
+    assert "restart" in log_text
     assert WebConfig(path).current, "a restart does it"
 
 
@@ -315,14 +323,14 @@ def test_reload_never_removes_protection(path: Path, key: str, before: str, afte
     ],
 )
 def test_stronger_or_equal_protection_is_applied_at_once(path: Path, before: str, after: str) -> None:
-    """So is a change of users and passwords."""
+    """A change of users and passwords is applied too."""
     web_config, old, _ = reloaded(path, before, after)
     assert web_config.reload_failures == 0
     assert web_config.current is not old
 
 
 def test_client_ca_is_rotated_without_a_restart(path: Path) -> None:
-    """The new one beside the old one, then the new one only; a file without any is refused."""
+    """The file has the new CA after the old one, then only the new one; a file without a CA is rejected."""
     path.write_text(MUTUAL + "  client_allowed_sans: [a]\n")
     web_config = WebConfig(path)
     both = (path.parent / "ca.crt").read_text() + (other := Authority().pem)
@@ -333,11 +341,11 @@ def test_client_ca_is_rotated_without_a_restart(path: Path) -> None:
     (path.parent / "ca.crt").write_text("")
     web_config.refresh()
     assert web_config.reload_failures == 1
-    assert len(web_config.current.tls.get_ca_certs()) == 1  # type: ignore[union-attr]  # it is there
+    assert len(web_config.current.tls.get_ca_certs()) == 1  # type: ignore[union-attr]  # TLS is configured
 
 
-def test_client_ca_with_a_comment_in_any_language_is_rotated_to(path: Path, authority: Authority) -> None:
-    """The comments of a bundle don't matter: the new authority is the one that is trusted then."""
+def test_client_ca_with_a_non_ascii_comment_is_accepted(path: Path, authority: Authority) -> None:
+    """The comments of a bundle don't matter: the new authority is trusted."""
     path.write_text(MUTUAL)
     config = WebConfig(path)
     other = Authority()
@@ -349,11 +357,11 @@ def test_client_ca_with_a_comment_in_any_language_is_rotated_to(path: Path, auth
     assert len(config.current.tls.get_ca_certs()) == 2
 
 
-def test_a_client_ca_with_a_letter_in_its_base64_that_is_none_is_refused(path: Path, authority: Authority) -> None:
-    """Only what is outside of the certificates may be of any language."""
+def test_a_client_ca_with_invalid_base64_is_refused(path: Path, authority: Authority) -> None:
+    """Only text outside the certificates may contain any character."""
     (path.parent / "ca.crt").write_text(authority.pem.replace("MII", "MİI"), encoding="utf-8")
     (error,) = errors_of(path, MUTUAL)
-    assert "can't be used together" in error
+    assert "cannot use certificate, key, and client CA together" in error
 
 
 @pytest.mark.parametrize(
@@ -365,8 +373,8 @@ def test_a_client_ca_with_a_letter_in_its_base64_that_is_none_is_refused(path: P
         "rate_limit: {interval: !!int ''}",
     ],
 )
-def test_whatever_a_new_file_holds_its_failure_is_counted(path: Path, text: str) -> None:
-    """Each reading of a file that can't be used is counted and logged, and the file is read again once it is mended."""
+def test_every_failed_reload_is_counted(path: Path, text: str) -> None:
+    """Each failed read is counted and logged, and the file is read again once it is fixed."""
     stream = io.StringIO()
     log = Log(stream)
     now = [0.0]
@@ -387,8 +395,8 @@ def test_whatever_a_new_file_holds_its_failure_is_counted(path: Path, text: str)
     assert config.reload_failures == 2
 
 
-def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Path) -> None:
-    """Kubernetes and configuration tools replace files in steps: in between the old settings stay in use."""
+def test_a_removed_file_is_a_failure_and_is_read_again_when_it_returns(path: Path) -> None:
+    """Kubernetes and configuration tools replace files in steps; in between, the previous settings stay in use."""
     path.write_text(TLS_LINES)
     web_config = WebConfig(path)
     path.unlink()
@@ -409,33 +417,33 @@ def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Pat
     ],
 )
 def test_user_names_are_kept_as_written(path: Path, name: str) -> None:
-    """YAML would read many of them as a number, a truth value, a date, or nothing."""
+    """YAML would read many of them as a number, a boolean, a date, or null."""
     path.write_text(f"basic_auth_users:\n  {name}: {HASH}\n", encoding="utf-8")
     assert set(WebConfig(path).current.users) == {name.encode()}
 
 
 def test_user_name_may_be_quoted_and_must_be_unique(path: Path) -> None:
-    """`007` and "007" are one name, `7` is another."""
+    """`007` and "007" are the same name, `7` is another one."""
     path.write_text(f"basic_auth_users:\n  '007': {HASH}\n  7: {HASH}\n")
     assert set(WebConfig(path).current.users) == {b"007", b"7"}
-    assert "given twice" in errors_of(path, f"basic_auth_users:\n  '007': {HASH}\n  007: {HASH}\n")[0]
+    assert "duplicate key" in errors_of(path, f"basic_auth_users:\n  '007': {HASH}\n  007: {HASH}\n")[0]
 
 
 @pytest.mark.parametrize("name", ["!!python/name:os.system ''", "!secret x", "? ''", "!!binary aGk=", "<<"])
 def test_key_with_a_tag_is_refused(path: Path, name: str) -> None:
-    """Nor is a name empty."""
+    """An empty name is rejected too."""
     assert len(errors_of(path, f"basic_auth_users:\n  {name}: {HASH}\n")) == 1
 
 
 @pytest.mark.parametrize("name", ["12:30", "190:20:30", "1:2.5", "2026-01-02T03:04:05Z", "'a:b'"])
 def test_user_name_with_a_colon_is_refused(path: Path, name: str) -> None:
-    """Also one of which YAML 1.1 makes a number or a time: a header's name ends at the first colon."""
+    """This includes names that YAML 1.1 reads as a number or time: the user in a header ends at the first colon."""
     (error,) = errors_of(path, f"basic_auth_users:\n  {name}: {HASH}\n")
     assert "without a colon" in error
 
 
 def test_merged_mappings_are_read(path: Path) -> None:
-    """An alias behind `<<` brings the keys of another mapping, as in YAML 1.1."""
+    """An alias after `<<` merges the keys of another mapping, as in YAML 1.1."""
     limit = "rate_limit: {<<: {interval: 1s, burst: 3}, burst: 2}\n"
     path.write_text(f"{limit}basic_auth_users: {{7: &hash {HASH}, 8: *hash}}\n")
     current = WebConfig(path).current
@@ -443,8 +451,8 @@ def test_merged_mappings_are_read(path: Path) -> None:
     assert current.rate_limit == RateLimit(1.0, 2)
 
 
-def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
-    """A refresh then costs a few stats, not a new context."""
+def test_unchanged_files_are_not_read_again(path: Path) -> None:
+    """A refresh then costs a few stat calls, and creates no context."""
     path.write_text(TLS_LINES)
     web_config = WebConfig(path)
     before = web_config.current
@@ -454,8 +462,7 @@ def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_files_are_read_as_powershell_writes_them(path: Path, authority: Authority, encoding: str) -> None:
-    """The web-config file, certificate and key may be UTF-16 or begin with a byte order mark; on Windows, where OpenSSL
-    reads certificate and key itself, these two may not be UTF-16."""
+    """Files may be UTF-16 or begin with a byte order mark. On Windows, certificate and key may not be UTF-16."""
     pem_encoding = "utf-8-sig" if sys.platform == "win32" else encoding
     for name, text in zip(("server.crt", "server.key"), authority.issue("localhost"), strict=True):
         path.with_name(name).write_text(text, encoding=pem_encoding)
@@ -466,8 +473,8 @@ def test_files_are_read_as_powershell_writes_them(path: Path, authority: Authori
 @pytest.mark.parametrize(
     "name", [r"C:\temp\server.crt", r"C:\Logs\server.crt", r"C:\certs\server.crt", r"C:\new\a.crt"]
 )
-def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(path: Path, name: str) -> None:
-    """YAML takes a backslash between double quotes for an escape, as TOML does."""
+def test_a_windows_path_in_double_quotes_is_refused_with_the_right_spelling(path: Path, name: str) -> None:
+    """YAML reads a backslash between double quotes as an escape, as TOML does."""
     (sentence,) = errors_of(path, f'tls_server_config:\n  cert_file: "{name}"\n  key_file: server.key\n')
     assert "backslashes" in sentence
     assert "single quotes" in sentence

@@ -1,4 +1,4 @@
-"""Which connection is closed for a new one."""
+"""The connection that is closed for a new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from exporter.web.connection import Rank, WebConnection, choose_eviction, peer_o
 
 
 class Ranked(WebConnection):
-    """A connection that needs no socket to be evicted."""
+    """A connection that can be evicted without a socket."""
 
     def __init__(self, peer: str, since: float, ranked: Rank) -> None:
         self.peer, self.since, self.ranked = peer, since, ranked
@@ -19,14 +19,14 @@ class Ranked(WebConnection):
 
 @pytest.mark.parametrize("rank", list(Rank))
 def test_the_peer_with_the_most_connections_loses_one(rank: Rank) -> None:
-    """It is the oldest of the peers that have the most, whatever it and the others do, and however old they are."""
+    """It is the oldest of the peers with the most connections, regardless of ranks and of other peers' ages."""
     scraper = Ranked("scraper", 0.0, Rank.STUCK)
     crowd = [Ranked(f"crowd {n % 3}", 1.0 + n, rank) for n in range(7)]
     assert choose_eviction([scraper, *crowd], 99.0) is crowd[0]
 
 
-def test_of_one_peer_stuck_connections_go_first_then_idle_ones_then_the_oldest() -> None:
-    """Age decides between those of the same rank."""
+def test_stuck_connections_of_a_peer_go_before_idle_ones_and_those_before_the_oldest() -> None:
+    """Age decides between connections of the same rank."""
     ranks = (Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2
     connections: list[WebConnection] = [Ranked("nat", float(n), rank) for n, rank in enumerate(ranks)]
     order = []
@@ -47,6 +47,6 @@ def test_of_one_peer_stuck_connections_go_first_then_idle_ones_then_the_oldest()
         (["", "no address"], 2),
     ],
 )
-def test_a_peer_is_what_one_host_has(hosts: list[str], peers: int) -> None:
-    """An IPv4 address is one host's, also where IPv6 carries it; of IPv6 one host may have a network of 64 bits."""
+def test_a_peer_is_an_ipv4_address_or_an_ipv6_network(hosts: list[str], peers: int) -> None:
+    """An IPv4 address is one host, also if mapped to IPv6; of IPv6, one host may have a /64 network."""
     assert len({peer_of(host) for host in hosts}) == peers

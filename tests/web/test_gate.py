@@ -1,4 +1,4 @@
-"""The gate and the status on the scrape endpoint: who may ask, at what cost, and what a fault answers."""
+"""The gate and the status on the HTTP server: access, cost, and the response if the agent fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TWO_AN_HOUR = "rate_limit: {interval: 1h, burst: 2}\n"
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[httpx.Client]:
-    """A client of a server that wants a password, and lets strangers ask twice an hour."""
+    """A client of a server with a password, which allows two unauthenticated requests an hour."""
     text = USERS + TWO_AN_HOUR + "http_server_config:\n  http2: false\n  headers: {X-Frame-Options: deny}\n"
     with (
         serving(web_config=config(tmp_path, text)) as (host, port),
@@ -39,8 +39,8 @@ def guarded(tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("auth", [None, AUTH, ("prometheus", "wrong"), ("nobody", "")])
-def test_the_gate_wants_no_password_and_looks_at_none(guarded: httpx.Client, auth: tuple[str, str] | None) -> None:
-    """With one, a wrong one or none: the same answer, with the configured headers, and as often as one likes."""
+def test_the_gate_needs_no_password_and_checks_none(guarded: httpx.Client, auth: tuple[str, str] | None) -> None:
+    """With any or no password, the response is the same, has the configured headers, and isn't rate-limited."""
     for method in ("GET", "HEAD") * 5:
         answer = guarded.request(method, GATE, auth=auth)
         assert (answer.status_code, answer.headers["x-frame-options"]) == (200, "deny")
@@ -50,7 +50,7 @@ def test_the_gate_wants_no_password_and_looks_at_none(guarded: httpx.Client, aut
 
 @pytest.mark.parametrize("target", ["/-/gate?", "/-/gate?probe=1&x=%2F", "http://10.0.0.4:10169/-/gate"])
 def test_a_query_and_an_absolute_target_are_the_gate(guarded: httpx.Client, target: str) -> None:
-    """Some load balancers add a query, others write the whole URL."""
+    """Some load balancers add a query, others send the whole URL."""
     sock = connect(
         (guarded.base_url.host, guarded.base_url.port or 0),
         f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode(),
@@ -60,8 +60,8 @@ def test_a_query_and_an_absolute_target_are_the_gate(guarded: httpx.Client, targ
 
 
 @pytest.mark.parametrize("path", ["/-/gate/", "/-/Gate", "/-/gate%20", "//-/gate", "/-/../-/gate", "/-/gate/../../"])
-def test_only_its_own_path_is_free_of_the_password(guarded: httpx.Client, path: str) -> None:
-    """What merely looks like it is another path."""
+def test_only_the_path_of_the_gate_needs_no_password(guarded: httpx.Client, path: str) -> None:
+    """A path that only resembles the gate is another path."""
     sock = connect(
         (guarded.base_url.host, guarded.base_url.port or 0),
         f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode(),
@@ -72,21 +72,21 @@ def test_only_its_own_path_is_free_of_the_password(guarded: httpx.Client, path: 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_refused_at_the_gate(guarded: httpx.Client, method: str) -> None:
-    """405 with what is served."""
+    """The response is a 405 that lists the allowed methods."""
     answer = guarded.request(method, GATE)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_the_status_wants_what_the_page_wants(guarded: httpx.Client) -> None:
-    """The password; and it counts as the page does."""
+def test_the_status_needs_the_password_like_the_page(guarded: httpx.Client) -> None:
+    """The status needs the password, and counts for the rate limit like the page."""
     assert [guarded.get(path, auth=AUTH).status_code for path in ("/", STATUS) * 3] == [200] * 6
     assert [guarded.get(STATUS).status_code for _ in range(3)] == [401, 401, 429]
 
 
 @pytest.mark.linux("measures the server in /proc")
 @pytest.mark.not_emulated("judges how much processor time is used")
-def test_a_password_that_is_sent_to_the_gate_costs_nothing(tmp_path: Path) -> None:
-    """A hundred wrong ones, of which a single one takes a fifth of a second elsewhere."""
+def test_a_password_sent_to_the_gate_costs_nothing(tmp_path: Path) -> None:
+    """A hundred wrong passwords cost next to nothing; elsewhere, one takes a fifth of a second."""
     (tmp_path / "web.yml").write_text(SLOW)
     with target("--web-config", str(tmp_path / "web.yml")) as running, httpx.Client() as client:
         url = f"http://127.0.0.1:{running.address[1]}{GATE}"
@@ -94,11 +94,11 @@ def test_a_password_that_is_sent_to_the_gate_costs_nothing(tmp_path: Path) -> No
         before = running.processor_seconds()
         for number in range(100):
             assert client.get(url, auth=("prometheus", f"wrong {number}")).status_code == 200
-        assert running.processor_seconds() - before < 2  # 20 and more if they were compared
+        assert running.processor_seconds() - before < 2  # at least 20 if they were compared
 
 
-def test_where_certificates_are_not_demanded_the_gate_wants_none(tmp_path: Path) -> None:
-    """With VerifyClientCertIfGiven a prober without one is answered. Where one is demanded there is no handshake."""
+def test_the_gate_needs_a_certificate_only_if_all_clients_do(tmp_path: Path) -> None:
+    """With VerifyClientCertIfGiven, a prober needs no certificate; if one is required, the handshake fails."""
     authority = Authority()
     write(tmp_path, "localhost", *authority.issue("localhost", "127.0.0.1"))
     (tmp_path / "ca.crt").write_text(authority.pem)
@@ -120,8 +120,8 @@ def test_where_certificates_are_not_demanded_the_gate_wants_none(tmp_path: Path)
 @pytest.mark.linux("its crowd has many addresses of 127.0.0.0/8")
 @pytest.mark.not_emulated("judges how many seconds an answer takes")
 @pytest.mark.parametrize("strangers", [1, 30])
-def test_a_crowd_does_not_keep_the_prober_out(strangers: int) -> None:
-    """All connections are taken by others, who ask for the gate and never read; the prober is answered all the same."""
+def test_many_clients_do_not_lock_out_the_prober(strangers: int) -> None:
+    """Other clients that request the gate and never read take all connections; the prober still gets a response."""
     request = b"GET /-/gate HTTP/1.1\r\nHost: x\r\n\r\n"
     with (
         serving(limits=Limits(connections=20)) as address,
@@ -132,7 +132,7 @@ def test_a_crowd_does_not_keep_the_prober_out(strangers: int) -> None:
 
 
 class Failing:
-    """Raises while it is `broken`; hangs while it is `stuck`."""
+    """An application that raises while `broken` and hangs while `stuck`."""
 
     def __init__(self) -> None:
         self.broken, self.released = True, threading.Event()
@@ -145,7 +145,7 @@ class Failing:
 
 
 def test_a_fault_of_the_agent_opens_the_gate() -> None:
-    """An error and a hang are 200 there, which no proxy keeps, and are said in the log; other pages are 500 and 503."""
+    """Errors and hangs give an uncacheable 200 and are logged; other pages give 500 and 503."""
     failing, text = Failing(), io.StringIO()
     log = Log(text)
     server = WebServer("127.0.0.1:0", failing, limits=Limits(fresh_seconds=0, render_seconds=0.4), log=log)
@@ -155,7 +155,7 @@ def test_a_fault_of_the_agent_opens_the_gate() -> None:
         for other in (500, 503):
             answer = httpx.get(url + GATE)
             assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
-            assert answer.text == "Open: the agent could not tell what is planned.\n"
+            assert answer.text == "Open: the agent could not determine what is planned.\n"
             assert httpx.get(url + "/-/healthy").status_code == other
             failing.broken = False
     finally:
@@ -165,8 +165,8 @@ def test_a_fault_of_the_agent_opens_the_gate() -> None:
 
 
 @pytest.mark.linux("a stack of this size is refused at once")
-def test_without_a_thread_the_gate_is_open() -> None:
-    """A process that may start no further thread answers all the same."""
+def test_the_gate_is_open_if_no_thread_can_be_started() -> None:
+    """A process that can't start another thread still responds."""
     with (
         serving(limits=Limits(fresh_seconds=0)) as (host, port),
         httpx.Client(base_url=f"http://{host}:{port}") as client,

@@ -1,4 +1,4 @@
-"""`rate_limit` of the web-config file: it counts strangers, not the scraper or the probes that they would shut out."""
+"""`rate_limit` of the web-config file: it counts unauthenticated clients, not the scraper or the probes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ USERS = f"basic_auth_users:\n  prometheus: {bcrypt.hashpw(b'right', bcrypt.gensa
 TWO_AN_HOUR = "rate_limit: {interval: 1h, burst: 2}\n"
 
 
-def test_health_paths_are_free_of_the_rate_limit(tmp_path: Path) -> None:
-    """Probes neither count nor are refused, before and after strangers have used the limit up."""
+def test_health_paths_are_exempt_from_the_rate_limit(tmp_path: Path) -> None:
+    """Probes are neither counted nor refused, before and after other clients have used up the limit."""
     with serving(web_config=config(tmp_path, TWO_AN_HOUR)) as (host, port), httpx.Client() as client:
 
         def status(path: str) -> int:
@@ -30,15 +30,15 @@ def test_health_paths_are_free_of_the_rate_limit(tmp_path: Path) -> None:
         assert [status(path) for path in sorted(HEALTH)] == [200] * len(HEALTH)
 
 
-def test_the_health_paths_are_those_that_probes_ask() -> None:
-    """Each path under `/-/` is one."""
+def test_health_paths_include_the_probes_and_exclude_the_pages() -> None:
+    """Every path under `/-/` is exempt."""
     assert {"/-/healthy", "/-/ready"} <= HEALTH
     assert not {"/", "/metrics"} & HEALTH
 
 
 @pytest.mark.parametrize("strangers_first", [False, True])
-def test_a_known_password_is_free_of_the_rate_limit(tmp_path: Path, strangers_first: bool) -> None:
-    """Who has the right password is never refused, also when strangers have used the limit up before it came."""
+def test_a_known_password_is_exempt_from_the_rate_limit(tmp_path: Path, strangers_first: bool) -> None:
+    """A client with the right password is never refused, even if others have used up the limit before."""
     with serving(web_config=config(tmp_path, USERS + TWO_AN_HOUR)) as (host, port), httpx.Client() as client:
 
         def status(auth: tuple[str, str] | None) -> int:
@@ -51,8 +51,8 @@ def test_a_known_password_is_free_of_the_rate_limit(tmp_path: Path, strangers_fi
         assert [status(AUTH) for _ in range(5)] == [200] * 5
 
 
-def test_a_verified_client_certificate_is_free_of_the_rate_limit(tmp_path: Path) -> None:
-    """Where certificates are asked for and no password, who has one is known and who has none is a stranger."""
+def test_a_verified_client_certificate_is_exempt_from_the_rate_limit(tmp_path: Path) -> None:
+    """If client certificates are requested without a password, only clients without one are counted."""
     authority = Authority()
     for name in ("localhost", "prometheus"):
         write(tmp_path, name, *authority.issue(name, "127.0.0.1"))

@@ -1,4 +1,4 @@
-"""The scrape endpoint as good clients meet it."""
+"""The HTTP server with well-behaved clients."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def test_the_pages_are_served_to_get_and_head(client: httpx.Client, path: str) -
 def test_other_paths_and_methods_are_refused_with_their_status(
     client: httpx.Client, method: str, path: str, status: int
 ) -> None:
-    """Other paths are 404, other methods 405 with Allow, and the connection goes on."""
+    """Other paths are 404, other methods 405 with Allow, and the connection stays open."""
     answer = client.request(method, path)
     assert answer.status_code == status
     assert status != 405 or answer.headers["allow"] == "GET, HEAD"
     assert client.get("/metrics").status_code == 200
 
 
-def test_an_announced_body_is_not_taken(client: httpx.Client) -> None:
-    """A request with a body is 413, whether it says its length or comes in chunks."""
+def test_a_request_with_a_body_is_refused(client: httpx.Client) -> None:
+    """A request with a body gets a 413, with a Content-Length or in chunks."""
     assert client.post("/metrics", content=b"x" * 100_000).status_code == 413
     assert client.post("/metrics", content=iter([b"x", b"y"])).status_code == 413
 
@@ -111,14 +111,14 @@ def test_openmetrics_is_sent_to_clients_that_prefer_it(client: httpx.Client, hea
 
 
 @given(st.text() | st.text("openmetrics-x/;=,.q01 \"'"))
-def test_no_accept_header_is_an_error(header: str) -> None:
-    """Whatever the header says, one of the two formats comes out and nothing is raised."""
+def test_any_accept_header_selects_a_format(header: str) -> None:
+    """Any header selects one of the two formats and raises nothing."""
     assert choose_accept(header) in ("text", "openmetrics")
     takes_gzip(header)
 
 
 def test_gzip_is_sent_only_to_clients_that_accept_it(client: httpx.Client) -> None:
-    """The body is packed for a client that accepts gzip, as it is for one that does not, and the same when unpacked."""
+    """The body is compressed only for a client that accepts gzip, and is the same when decompressed."""
     packed = client.get("/metrics", headers={"Accept-Encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip"
     assert int(packed.headers["content-length"]) < len(METRICS) / 3
@@ -130,14 +130,14 @@ def test_gzip_is_sent_only_to_clients_that_accept_it(client: httpx.Client) -> No
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity"])
-def test_caches_are_told_what_an_answer_depends_on(client: httpx.Client, coding: str) -> None:
-    """A proxy must neither give the text to who asked for OpenMetrics, nor packed bytes to who can't unpack them."""
+def test_vary_header_lists_accept_and_accept_encoding(client: httpx.Client, coding: str) -> None:
+    """A proxy must not serve the text to clients that prefer OpenMetrics, nor gzip to clients that don't accept it."""
     answer = client.get("/metrics", headers={"Accept-Encoding": coding})
     assert {name.strip() for name in answer.headers["vary"].split(",")} == {"Accept", "Accept-Encoding"}
 
 
-def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:
-    """Within the time a page is fresh it is rendered once per format, however many ask."""
+def test_simultaneous_scrapes_render_once(pages: Pages) -> None:
+    """While a page is fresh, it is rendered once per format for any number of clients."""
     with serving(pages, limits=Limits(fresh_seconds=600)) as (host, port), httpx.Client() as client:
         for header in ["text/plain", "application/openmetrics-text"] * 20:
             client.get(f"http://{host}:{port}/metrics", headers={"Accept": header})
@@ -145,7 +145,7 @@ def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:
 
 
 def test_a_page_is_at_most_a_fifth_of_a_second_old() -> None:
-    """A fact known elsewhere is on the page a fifth of a second later."""
+    """A new fact is on the page a fifth of a second later."""
     assert Limits().fresh_seconds <= 0.2
 
 
@@ -158,7 +158,7 @@ def test_a_page_is_rendered_again_when_it_is_no_longer_fresh(pages: Pages) -> No
 
 
 def test_a_published_change_is_on_the_next_page_at_once(pages: Pages) -> None:
-    """A page that is still fresh is rendered again once the server is asked to renew it."""
+    """A page that is still fresh is rendered again after `renew`."""
     server = WebServer("127.0.0.1:0", pages, limits=Limits(fresh_seconds=600))
     server.start()
     url = "http://{}:{}/metrics".format(*server.address)
@@ -172,7 +172,7 @@ def test_a_published_change_is_on_the_next_page_at_once(pages: Pages) -> None:
     assert len(pages.asked) == 2
 
 
-def test_a_page_that_is_being_rendered_from_older_facts_is_not_given_to_a_later_request() -> None:
+def test_a_later_request_waits_for_a_page_rendered_after_the_change() -> None:
     """The later request waits for a rendering that began after the change."""
     application = Numbered()
     server = WebServer("127.0.0.1:0", application, limits=Limits(fresh_seconds=600, render_seconds=30))
@@ -190,7 +190,7 @@ def test_a_page_that_is_being_rendered_from_older_facts_is_not_given_to_a_later_
 
 
 class Numbered:
-    """Numbers its answers for `/metrics`; the first one waits to be released."""
+    """An application that numbers its responses for `/metrics`; the first one waits until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.released, self.number = threading.Event(), threading.Event(), 0
@@ -204,7 +204,7 @@ class Numbered:
 
 
 class Failing:
-    """Raises while it is `broken`."""
+    """An application that raises while it is `broken`."""
 
     broken = True
 
@@ -214,8 +214,8 @@ class Failing:
         return WebResponse(200, "text/plain", b"fine again")
 
 
-def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
-    """The scraper gets a 500, the log gets the reason once and says when it is over."""
+def test_a_page_that_raises_becomes_a_500_without_the_reason() -> None:
+    """The scraper gets a 500; the log contains the reason once, and the recovery."""
     failing, text = Failing(), io.StringIO()
     log = Log(text)
     server = WebServer("127.0.0.1:0", failing, limits=Limits(fresh_seconds=0), log=log)
@@ -237,7 +237,7 @@ def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
 
 
 class Stuck:
-    """Does not come back from `/metrics` until it is released."""
+    """An application that blocks on `/metrics` until it is released."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -249,7 +249,7 @@ class Stuck:
 
 
 def test_a_page_that_hangs_delays_nothing_else() -> None:
-    """The hanging page is 503 after a while, others are served, no threads pile up, stopping does not wait."""
+    """The hanging page becomes a 503, others are served, no threads accumulate, and stopping doesn't wait."""
     stuck = Stuck()
     before = threading.active_count()
     server = WebServer("127.0.0.1:0", stuck, limits=Limits(render_seconds=0.4))
@@ -265,7 +265,7 @@ def test_a_page_that_hangs_delays_nothing_else() -> None:
 
 
 def test_headers_of_the_application_are_sent() -> None:
-    """What the application adds, such as a landing page's Content-Security-Policy, reaches the client."""
+    """Headers of the application, for example Content-Security-Policy, reach the client."""
 
     class Page:
         def respond(self, path: str, accept: Accept) -> WebResponse:  # noqa: ARG002  # the protocol's signature
@@ -280,7 +280,7 @@ def test_headers_of_the_application_are_sent() -> None:
 
 
 def test_a_scraper_keeps_its_connection() -> None:
-    """Several requests, one after the other, use one connection; HTTP/1.0 and `Connection: close` end it."""
+    """Several requests in a row use one connection; HTTP/1.0 and `Connection: close` end it."""
     with serving() as address:
         sock = connect(address)
         sock.settimeout(30)
@@ -296,7 +296,7 @@ def test_a_scraper_keeps_its_connection() -> None:
 
 
 def test_an_absolute_target_is_understood() -> None:
-    """A request as proxies write it (RFC 9112, 3.2.2) finds its page."""
+    """A request in the form that proxies send (RFC 9112, 3.2.2) finds its page."""
     with serving() as address:
         sock = connect(address, b"GET http://x:1/-/ready?a HTTP/1.1\r\nHost: x:1\r\nConnection: close\r\n\r\n")
         assert read_all(sock).endswith(b"fine\n")
@@ -304,15 +304,15 @@ def test_an_absolute_target_is_understood() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10169", "host:", "host:http", "::1:80", "host:65536", "host:-1", "host:٣"])
-def test_what_is_no_listen_address_is_refused(text: str) -> None:
-    """Anything but host:port is an error that shows the form."""
+def test_an_invalid_listen_address_is_refused(text: str) -> None:
+    """Anything except host:port is an error that shows the format."""
     with pytest.raises(InvalidValue, match=r"host:port"):
         WebServer(text, Pages())
 
 
 @pytest.mark.parametrize("text", [":0", "[::]:0", "localhost:0", "0.0.0.0:0"])
 def test_a_server_on_any_form_answers_on_loopback(text: str) -> None:
-    """Each form serves IPv4 loopback; those for all interfaces serve IPv6 too where there is any."""
+    """Each form serves IPv4 loopback; those for all interfaces also serve IPv6 if available."""
     server = WebServer(text, Pages())
     server.start()
     try:
@@ -324,11 +324,11 @@ def test_a_server_on_any_form_answers_on_loopback(text: str) -> None:
         server.stop()
 
 
-def test_a_taken_port_is_an_error_at_start() -> None:
-    """Starting on a port that another program has raises OSError with the address and the reason."""
+def test_a_used_port_is_an_error_at_start() -> None:
+    """Starting on a used port raises OSError with the address and the reason."""
     with serving() as (host, port):
         second = WebServer(f"{host}:{port}", Pages())
-        with pytest.raises(OSError, match=rf"cannot listen on {host}:{port}: .*another program has this port"):
+        with pytest.raises(OSError, match=rf"cannot listen on {host}:{port}: .*another program uses this port"):
             second.start()
 
 
@@ -342,13 +342,13 @@ def test_a_taken_port_is_an_error_at_start() -> None:
         (errno.EADDRNOTAVAIL, "win32", False),
     ],
 )
-def test_a_port_that_is_forbidden_is_taken_on_windows_alone(number: int, platform: str, taken: bool) -> None:
-    """Windows forbids a port that another program has for itself alone; Linux forbids the ports of root."""
+def test_a_forbidden_port_counts_as_used_only_on_windows(number: int, platform: str, taken: bool) -> None:
+    """Windows returns EACCES for a port that another program uses exclusively, Linux for privileged ports."""
     assert is_taken(OSError(number, "refused"), platform) is taken
 
 
-def test_stopping_closes_what_is_open_and_frees_the_port() -> None:
-    """After `stop` connections are closed and the same port can be served again; nothing is waited for."""
+def test_stopping_closes_connections_and_frees_the_port() -> None:
+    """After `stop`, connections are closed and the port can be used again; `stop` doesn't wait for clients."""
     server = WebServer("127.0.0.1:0", Pages(), limits=Limits(head_seconds=60, exchange_seconds=60, idle_seconds=60))
     server.start()
     idle = connect(server.address)
@@ -363,8 +363,8 @@ def test_stopping_closes_what_is_open_and_frees_the_port() -> None:
     again.stop()
 
 
-def test_packed_bodies_are_the_same_bytes_each_time() -> None:
-    """gzip bodies carry no time stamp, so that an unchanged page is unchanged on the wire."""
+def test_gzip_bodies_are_identical_each_time() -> None:
+    """gzip bodies contain no timestamp, so an unchanged page is unchanged on the wire."""
     with serving(limits=Limits(fresh_seconds=0)) as address:
         bodies = set()
         for _ in range(2):
@@ -374,7 +374,7 @@ def test_packed_bodies_are_the_same_bytes_each_time() -> None:
     assert [gzip.decompress(body) for body in bodies] == [METRICS]
 
 
-def test_without_a_web_config_nothing_for_it_is_imported() -> None:
+def test_modules_for_the_web_config_are_imported_only_with_one() -> None:
     """An agent without TLS and passwords loads neither PyYAML nor bcrypt."""
     code = "import sys, exporter.web.server, exporter.web.config; print(sorted({'yaml', 'bcrypt'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

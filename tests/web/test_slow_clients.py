@@ -1,4 +1,4 @@
-"""No connection is held open by a client that does a little, again and again, and never takes its answers."""
+"""No connection is held open by a client that makes little progress and never reads its responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = Limits(head_seconds=0.4, exchange_seconds=0.6, idle_seconds=0.6, linger_
 pytestmark = pytest.mark.linux("has buffers of a network by TCP_MAXSEG, and sees by poll that a connection was closed")
 
 LONG_SECONDS = 20.0
-"""Far more than the limits of these tests, on a machine that stalls too."""
+"""Far more than the limits of these tests, even on a machine that stalls."""
 OFTEN_SECONDS = 0.2
 HEALTHY = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF_A_BODY = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n"
@@ -65,10 +65,8 @@ def sends_a_byte(sock: socket.socket) -> None:
         pytest.param(HEALTHY[:-2] + b"X: y\r\n\r\n", reads_a_byte, id="falls-silent"),
     ],
 )
-def test_a_client_that_does_a_little_again_and_again_is_closed(
-    first: bytes, again: Callable[[socket.socket], None]
-) -> None:
-    """The limits are for a whole state: no single byte, and no further request, gives more time."""
+def test_a_client_that_makes_little_progress_is_closed(first: bytes, again: Callable[[socket.socket], None]) -> None:
+    """The limits are for a whole state: neither a byte nor another request extends them."""
     with serving(Pages(b"# filled\n" * 30_000), limits=QUICK) as address, narrow(address, first) as sock:
         end = time.monotonic() + LONG_SECONDS
         while not is_closed(sock) and time.monotonic() < end:
@@ -77,8 +75,8 @@ def test_a_client_that_does_a_little_again_and_again_is_closed(
         assert is_closed(sock)
 
 
-def test_an_early_next_request_does_not_cost_the_answer_before_it() -> None:
-    """A client that asks again while its answer is on the way gets that answer whole, then its connection ends."""
+def test_an_early_next_request_does_not_lose_the_current_response() -> None:
+    """A client that sends a request during a response gets that response completely, then its connection ends."""
     page = b"# filled\n" * 30_000
     with serving(Pages(page), limits=Limits()) as address, narrow(address, ASK % b"") as sock:
         time.sleep(OFTEN_SECONDS)

@@ -1,4 +1,4 @@
-"""The scrape endpoint behind TLS and passwords, used by real clients and a real Prometheus."""
+"""The HTTP server with TLS and passwords, used by real clients and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 def folder(tmp_path: Path, authority: Authority) -> Path:
-    """A folder with a server's certificate and the CA's."""
+    """Return a folder with a server's certificate and the CA's."""
     write(tmp_path, "server", *authority.issue("localhost", "127.0.0.1"))
     (tmp_path / "ca.crt").write_text(authority.pem)
     return tmp_path
@@ -64,15 +64,14 @@ def status(
     auth: tuple[str, str] | None = None,
     path: str = "/",
 ) -> int:
-    """The status of a GET, over TLS with a context."""
+    """Return the status of a GET over TLS with a context."""
     scheme = "https" if context else "http"
     with httpx.Client(verify=context or True, trust_env=False) as client:
         return client.get(f"{scheme}://127.0.0.1:{address[1]}{path}", auth=auth).status_code
 
 
-def test_every_path_wants_tls_and_the_password(folder: Path) -> None:
-    """With both configured, health pages too are refused without the password, all but the gate, and nothing is served
-    without TLS."""
+def test_every_path_needs_tls_and_the_password(folder: Path) -> None:
+    """With both configured, every path except the gate needs the password, and nothing is served without TLS."""
     web_config = config(folder, TLS_LINES + f"basic_auth_users:\n  prometheus: {HASH}\n")
     with serving(web_config=web_config) as address:
         for path in sorted(ROUTES - {GATE}):
@@ -99,7 +98,7 @@ def test_every_path_wants_tls_and_the_password(folder: Path) -> None:
     ],
 )
 def test_only_the_right_user_and_password_are_admitted(folder: Path, user: str, password: str, expected: int) -> None:
-    """Wrong and unknown are the same 401, the first time and again, with the challenge that browsers understand."""
+    """Wrong and unknown users get the same 401, first and later, with the challenge that browsers understand."""
     with serving(web_config=config(folder, f"basic_auth_users: {{prometheus: '{HASH}'}}")) as (host, port):
         for _ in range(2):
             answer = httpx.get(f"http://{host}:{port}/metrics", auth=(user, password))
@@ -109,13 +108,13 @@ def test_only_the_right_user_and_password_are_admitted(folder: Path, user: str, 
 
 @pytest.mark.parametrize("header", ["Basic", "Basic !!!", "Bearer abc", "basic cHJvbQ==", "Digest username=x"])
 def test_other_authorization_headers_are_refused(folder: Path, header: str) -> None:
-    """Any other Authorization header is a 401 without a password being compared."""
+    """Any other Authorization header gets a 401 without a password comparison."""
     with serving(web_config=config(folder, f"basic_auth_users: {{prometheus: '{HASH}'}}")) as (host, port):
         assert httpx.get(f"http://{host}:{port}/", headers={"Authorization": header}).status_code == 401
 
 
-def test_a_password_longer_than_bcrypt_reads_is_cut_as_elsewhere(folder: Path) -> None:
-    """bcrypt looks at 72 bytes; a longer password with the same beginning gets in, as with Go and htpasswd."""
+def test_a_password_longer_than_bcrypt_reads_is_truncated(folder: Path) -> None:
+    """bcrypt uses 72 bytes; a longer password with the same beginning is accepted, as with Go and htpasswd."""
     hashed = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
     with serving(web_config=config(folder, f"basic_auth_users: {{prometheus: '{hashed}'}}")) as address:
         assert status(address, auth=("prometheus", "x" * 80)) == 200
@@ -123,7 +122,7 @@ def test_a_password_longer_than_bcrypt_reads_is_cut_as_elsewhere(folder: Path) -
 
 @pytest.fixture
 def guarded(folder: Path) -> Iterator[Target]:
-    """A process that serves with TLS and a password that is as slow to compare as in real life."""
+    """Yield a process that serves with TLS and a password with a realistic bcrypt cost."""
     (folder / "web.yml").write_text(TLS_LINES + f"basic_auth_users:\n  prometheus: {SLOW_HASH}\n")
     with target("--web-config", str(folder / "web.yml")) as running:
         yield running
@@ -131,7 +130,7 @@ def guarded(folder: Path) -> Iterator[Target]:
 
 @pytest.mark.linux("measures the server in /proc")
 def test_a_flood_of_wrong_passwords_stops_no_scraper(folder: Path, guarded: Target) -> None:
-    """While 30 clients try wrong passwords, a scraper gets in and is then served without a wait, at half a core."""
+    """While 30 clients try wrong passwords, a scraper is admitted and then served without a wait, at half a core."""
     context, done = trusting(folder), threading.Event()
 
     def flood(number: int) -> None:
@@ -172,9 +171,8 @@ def is_admitted(address: tuple[str, int], context: ssl.SSLContext, headers: byte
 
 
 @pytest.mark.linux("measures the server in /proc")
-def test_handshakes_that_are_not_finished_are_closed(folder: Path, guarded: Target) -> None:
-    """With the limits as shipped: 400 connections that send nothing, half a hello, or a hello and no more are closed
-    within 10 s, no scrape over TLS waits for one of them, and memory stays within 60 MiB more."""
+def test_unfinished_handshakes_are_closed(folder: Path, guarded: Target) -> None:
+    """With the default limits, 400 connections without a full handshake are closed within 10 s and delay no scrape."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         trusting(folder).wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
@@ -208,8 +206,8 @@ def _ended(sock: socket.socket) -> bool:
     return True
 
 
-def test_client_certificates_are_asked_for_and_their_names_compared(folder: Path, authority: Authority) -> None:
-    """With RequireAndVerifyClientCert and client_allowed_sans only a certificate of the CA with such a name gets in."""
+def test_client_certificates_are_requested_and_their_names_compared(folder: Path, authority: Authority) -> None:
+    """With RequireAndVerifyClientCert and client_allowed_sans, only a CA's certificate with such a name is accepted."""
     wanted = "spiffe://cluster/prometheus"
     write(folder, "good", *authority.issue("prometheus", wanted))
     write(folder, "by-address", *authority.issue("2001:db8::1"))
@@ -244,8 +242,8 @@ def _with_certificate(folder: Path, name: str) -> ssl.SSLContext:
         ("  min_version: TLS10\n  prefer_server_cipher_suites: false\n", "TLSv1.3", ""),
     ],
 )
-def test_versions_ciphers_and_curves_are_those_asked_for(folder: Path, lines: str, version: str, cipher: str) -> None:
-    """What is agreed with a client that can do everything is what the file allows."""
+def test_configured_versions_ciphers_and_curves_are_used(folder: Path, lines: str, version: str, cipher: str) -> None:
+    """A client that supports everything negotiates what the file allows."""
     with (
         serving(web_config=config(folder, TLS_LINES + lines)) as address,
         socket.create_connection(address, 5) as plain,
@@ -258,7 +256,7 @@ def test_versions_ciphers_and_curves_are_those_asked_for(folder: Path, lines: st
 
 
 def test_an_older_tls_than_allowed_is_refused(folder: Path) -> None:
-    """min_version TLS13 refuses a client that speaks 1.2 at most."""
+    """min_version TLS13 refuses a client that supports at most 1.2."""
     context = trusting(folder)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
@@ -269,7 +267,7 @@ def test_an_older_tls_than_allowed_is_refused(folder: Path) -> None:
 
 
 def test_configured_headers_are_on_every_response(folder: Path) -> None:
-    """http_server_config.headers are sent with pages, errors and refusals; a blank one is not."""
+    """http_server_config.headers are sent with pages, errors, and refusals, except blank ones."""
     text = "http_server_config:\n  http2: false\n  headers: {X-Frame-Options: deny, X-XSS-Protection: ''}\n"
     with serving(web_config=config(folder, text)) as (host, port):
         for path in ("/", "/nope"):
@@ -278,14 +276,14 @@ def test_configured_headers_are_on_every_response(folder: Path) -> None:
             assert "x-xss-protection" not in headers
 
 
-def test_the_rate_limit_refuses_what_comes_too_fast(folder: Path) -> None:
-    """With one request an hour and a burst of two, the third is 429."""
+def test_the_rate_limit_refuses_further_requests(folder: Path) -> None:
+    """With one request an hour and a burst of two, the third gets a 429."""
     with serving(web_config=config(folder, "rate_limit: {interval: 1h, burst: 2}")) as address:
         assert [status(address) for _ in range(3)] == [200, 200, 429]
 
 
 def test_a_new_certificate_is_served_without_a_restart(folder: Path, authority: Authority) -> None:
-    """Within seconds of the files being replaced, new connections get the new certificate, and its end is published."""
+    """Within seconds of the replacement, new connections get the new certificate, and its expiry time is published."""
     web_config = config(folder, TLS_LINES)
     with serving(web_config=web_config) as address:
         old = _served(address, folder)
@@ -296,14 +294,14 @@ def test_a_new_certificate_is_served_without_a_restart(folder: Path, authority: 
 
 
 class Visitor:
-    """A client that stays on one connection, and asks on it again and again."""
+    """A client that keeps one connection and sends requests on it."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None) -> None:
         sock = socket.create_connection(address, timeout=30)
         self._sock = context.wrap_socket(sock, server_hostname="127.0.0.1") if context else sock
 
     def is_answered(self) -> bool:
-        """Whether the next request is answered; False once the connection is closed."""
+        """Return whether the next request gets a response; False once the connection is closed."""
         try:
             self._sock.sendall(b"GET /-/ready HTTP/1.1\r\nHost: x\r\n\r\n")
             return bool(self._sock.recv(65536))
@@ -318,10 +316,10 @@ MUTUAL = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.c
 
 
 @pytest.mark.parametrize(("before", "after"), [("", TLS_LINES), (TLS_LINES, TLS_LINES + MUTUAL)])
-def test_stronger_demands_hold_for_open_connections_too(
+def test_stronger_requirements_apply_to_open_connections_too(
     folder: Path, authority: Authority, before: str, after: str
 ) -> None:
-    """A client that was admitted without a certificate, or without TLS, does not stay by asking often."""
+    """A client admitted without a certificate or TLS can't keep its connection open by sending requests."""
     write(folder, "client", *authority.issue("client"))
     with serving(web_config=config(folder, before)) as address:
         with contextlib.closing(Visitor(address, trusting(folder) if before else None)) as visitor:
@@ -333,7 +331,7 @@ def test_stronger_demands_hold_for_open_connections_too(
 
 
 def test_open_connections_survive_a_new_certificate(folder: Path, authority: Authority) -> None:
-    """What is asked of them is the same."""
+    """The requirements for open connections are the same."""
     web_config = config(folder, TLS_LINES)
     with serving(web_config=web_config) as address, contextlib.closing(Visitor(address, trusting(folder))) as visitor:
         before = web_config.current
@@ -354,8 +352,7 @@ def _served(address: tuple[str, int], folder: Path) -> bytes:
 
 @pytest.mark.peer("prometheus")
 def test_a_real_prometheus_scrapes_with_tls_and_password_and_is_refused_without(folder: Path, tmp_path: Path) -> None:
-    """Prometheus with CA and password is up and has the samples; without password, with a wrong one, and without TLS
-    it is down and says why."""
+    """Prometheus with CA and password is up with samples; otherwise it is down and reports the reason."""
     peers.need("prometheus")
     web_config = config(folder, TLS_LINES + f"basic_auth_users:\n  prometheus: {HASH}\n")
     with serving(web_config=web_config) as address:
