@@ -1,6 +1,6 @@
-"""Stand-ins for what the agent talks to, on loopback, with faults on request: `metadata` for Azure's metadata service,
-`event_hubs` for a namespace of Event Hubs, `otlp_collector` for an OpenTelemetry collector.
+"""Simulated services on loopback, with faults on request.
 
-May import `core`; nothing but `commands`, the tests and the benchmarks imports it, and `run` never loads it.
-Begin reading in `metadata.service` and `event_hubs.broker`, which are what those three start.
+`metadata` simulates Azure's metadata service, `event_hubs` an Event Hubs namespace, and `otlp_collector` an
+OpenTelemetry collector. May import `core`, `text`, and `files`. Only `commands`, the tests, and the benchmarks import
+it, and `run` never loads it. Start reading in `metadata.service` and `event_hubs.broker`.
 """

@@ -1,7 +1,7 @@
-"""The one grammar of the faults of all simulated services: `[WHERE/]NAME[:ARG][*COUNT]`.
+"""The syntax of the faults of all simulated services: `[WHERE/]NAME[:ARG][*COUNT]`.
 
-NAME is one of the service's kinds, ARG a number (or a duration such as `500ms`) or an error condition where the kind
-takes one. COUNT is how often it strikes: a number, or `always`. WHERE is a place of the service, where it has several.
+NAME is one of the service's fault kinds. ARG is a number, a duration (`500ms`), or an error condition, depending on the
+kind. COUNT is how often the fault occurs: a number, or `always`. WHERE is a place of a service that has several.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SPEC: Final = re.compile(
 
 
 class FaultError(ValueError):
-    """A fault that cannot be understood; the text says why."""
+    """An invalid fault; the text contains the reason."""
 
 
 class FaultKind(NamedTuple):
-    """What a fault does, in a line for a list, and the default of its argument: a number, or an AMQP condition.
+    """A kind of fault: its effect as a line of a list, and the default of its argument, a number or AMQP condition.
 
-    `where` is the one place where it strikes, empty for any; `times` how often, None for as long as it is set.
+    `where` is the only place where it occurs, "" for any; `times` is how often, None for as long as it is set.
     """
 
     does: str
@@ -40,7 +40,7 @@ class FaultKind(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault in force at a place, for `times` occasions more; None for as long as it is set."""
+    """An active fault at a place, which occurs `times` times more; None for as long as it is set."""
 
     name: str
     where: str
@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults in force, of these kinds and places (the first is the usual one), for many threads at once."""
+    """The active faults, of these kinds and places (the first is the default). Thread-safe."""
 
     def __init__(self, kinds: Mapping[str, FaultKind], places: tuple[str, ...] = ()) -> None:
         self._kinds, self._places = kinds, places
@@ -58,24 +58,24 @@ class Faults:
         self._faults: list[Fault] = []
 
     def set(self, *specs: str) -> None:
-        """Replace all faults by these. Raises FaultError, and nothing changes, if one is none."""
+        """Replace all faults by these. If one is invalid, raise FaultError and change nothing."""
         faults = [self.parse(spec) for spec in specs]
         with self._lock:
             self._faults = faults
 
     def add(self, spec: str) -> None:
-        """Add a fault behind the others. Raises FaultError."""
+        """Add a fault after the others. Raises FaultError."""
         fault = self.parse(spec)
         with self._lock:
             self._faults.append(fault)
 
     def pending(self) -> int:
-        """How often faults are still to strike; one without an end counts once."""
+        """Return how many more times faults occur; one without an end counts once."""
         with self._lock:
             return sum(fault.times or 1 for fault in self._faults)
 
     def take(self, where: str, applies: Callable[[Fault], bool] = lambda _: True) -> Fault | None:
-        """The first fault in force at this place that `applies`, if there is one; it has struck once more."""
+        """Return the first active fault at this place that `applies`, and count it; None for none."""
         with self._lock:
             for index, fault in enumerate(self._faults):
                 if fault.where in (where, EVERYWHERE) and applies(fault):
@@ -85,10 +85,10 @@ class Faults:
         return None
 
     def parse(self, spec: str) -> Fault:
-        """The fault written as `spec`. Raises FaultError if there is no such one."""
+        """Parse a fault. Raises FaultError if it is invalid or unknown."""
         match = _SPEC.fullmatch(spec)
         if match is None:
-            raise FaultError(f"{spec!r} is no fault: expected {SPELLING}")
+            raise FaultError(f"{spec!r}: not a fault; expected {SPELLING}")
         name, where, text, count = match["name"], match["where"], match["argument"], match["count"]
         kind = self._kinds.get(name)
         if kind is None:
@@ -110,6 +110,8 @@ def _number(spec: str, text: str) -> float:
             number = parse_duration(text)
         except ValueError:
             number = math.nan
-    if not 0 <= number <= 86400:  # noqa: PLR2004  # a day: no fault of a test or a rehearsal is longer
-        raise FaultError(f"{spec!r}: expected a number from 0 to 86400 behind the colon, or a duration such as 500ms")
+    if not 0 <= number <= 86400:  # noqa: PLR2004  # a day: longer than any fault in a test
+        raise FaultError(
+            f"{spec!r}: expected a number from 0 to 86400 after the colon, or a duration, for example 500ms"
+        )
     return number

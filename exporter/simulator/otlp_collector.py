@@ -1,4 +1,4 @@
-"""A small OTLP/HTTP log receiver for `demo`: accepts what a collector would, decodes it, and keeps the ids."""
+"""A small OTLP/HTTP log receiver for `demo`: accepts and decodes requests like a collector, and keeps the ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROTOBUF: Final = "application/x-protobuf"
 
 
 class Collector:
-    """A context manager; `endpoint` is the base URL, `ids` the `log.record.uid` of the records in order of arrival."""
+    """A collector as a context manager. `endpoint` is the base URL, `ids` the `log.record.uid` in order of arrival."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -38,14 +38,14 @@ class Collector:
                 return self.rfile.read(min(int(length), MAX_BODY)) if length.isdigit() else b""
 
             def log_message(self, *_: object) -> None:
-                """Nothing: the demo prints its own output."""
+                """Log nothing: the demo prints its own output."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def take(self, path: str, encoding: str, body: bytes) -> int:
-        """Decode one request; the HTTP status to answer with."""
+        """Decode one request. Return the HTTP status of the response."""
         if path != "/v1/logs":
             return 404
         request = ExportLogsServiceRequest()
@@ -60,11 +60,11 @@ class Collector:
         return 200
 
     def __enter__(self) -> Collector:
-        """Begin to answer."""
+        """Start to serve, on a daemon thread."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="collector", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()

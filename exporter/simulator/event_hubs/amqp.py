@@ -1,9 +1,9 @@
 """AMQP 1.0 types and their bytes (OASIS AMQP 1.0, part 1): `encode` and `decode`. No I/O, no state, no dependency.
 
-Python's own types stand for AMQP's most common ones: `None`, `bool`, `int` (long), `float` (double), `str`, `bytes`,
-`list`, `dict`, `UUID`. Other widths that Event Hubs uses have a class of their own here, so a value that was read is
-written back with the type it had, in its widest encoding. Byte, short, float, char and decimals are refused: no client
-of ours sends one.
+Python's types represent AMQP's most common ones: `None`, `bool`, `int` (long), `float` (double), `str`, `bytes`,
+`list`, `dict`, `UUID`. Other widths that Event Hubs uses have a class here, so a decoded value is encoded with its
+original type, in the widest encoding. Byte, short, float, char, and decimals are rejected: no supported client sends
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 
 class CodecError(ValueError):
-    """The bytes are not AMQP 1.0, or the value has no AMQP type. The connection can't go on."""
+    """The bytes are not AMQP 1.0, or the value has no AMQP type. The connection must end."""
 
 
 class UByte(int):
@@ -55,7 +55,7 @@ class Array(list[Any]):
 
 
 class Described(Struct, frozen=True):
-    """A value with a descriptor (mostly a `ULong` code) that says what it means."""
+    """A value with a descriptor (usually a `ULong` code) that defines its meaning."""
 
     descriptor: Any
     value: Any
@@ -67,7 +67,7 @@ _SMALL_ULONG: Final = 256
 
 
 def encode(value: Any) -> bytes:
-    """The value as AMQP bytes. Raises `CodecError` for a type or a number that AMQP can't carry."""
+    """Return the value as AMQP bytes. Raises `CodecError` for a type or number that AMQP can't represent."""
     if type(value) not in _WRITERS:
         raise CodecError(f"no AMQP type for {type(value).__name__}")
     code, content = _WRITERS[type(value)]
@@ -95,7 +95,7 @@ def _array(value: Array) -> bytes:
 
 
 def _described(value: Described) -> bytes:
-    """Azure's Python SDK takes the descriptor of a section for a small ulong, whatever its constructor says."""
+    """Encode the descriptor as a small ulong: Azure's Python SDK reads it as one, regardless of its constructor."""
     descriptor = value.descriptor
     is_small = type(descriptor) is ULong and descriptor < _SMALL_ULONG
     return (b"\x53" + _U8.pack(descriptor) if is_small else encode(descriptor)) + encode(value.value)
@@ -127,11 +127,11 @@ MAX_DEPTH: Final = 32
 """Deep enough for any message, shallow enough that hostile bytes never reach Python's recursion limit."""
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
-"""Bytes, position behind the constructor and depth to the value, and the position behind it."""
+"""A function of bytes, the position after the constructor, and the depth; returns the value and the next position."""
 
 
 def decode(data: bytes, position: int = 0) -> tuple[Any, int]:
-    """The value that starts at `position`, and where the next one starts. Raises `CodecError` for anything else."""
+    """Return the value at `position` and the position of the next one. Raises `CodecError` for anything else."""
     try:
         return _read(data, position, 0)
     except CodecError:
@@ -170,13 +170,13 @@ def _variable(length: struct.Struct, kind: Callable[[bytes], Any]) -> Reader:
 
 
 def _items(layout: struct.Struct, kind: Callable[[list[Any]], Any]) -> Reader:
-    """A list or map, or an array: its items have one constructor before the first of them."""
+    """Return a reader of a list, a map, or an array, whose items share one constructor before the first."""
 
     def read(data: bytes, position: int, depth: int) -> tuple[Any, int]:
         place = position + 2 * layout.size
         end = position + layout.size + layout.unpack_from(data, position)[0]
         count = layout.unpack_from(data, position + layout.size)[0]
-        # Before anything is allocated: no item but those of an array of nulls takes less than a byte.
+        # Checked before allocating: every item takes at least a byte, except in an array of nulls.
         if end > len(data) or place > end or count > end - place or depth > MAX_DEPTH:
             raise CodecError("compound with a wrong size or count")
         item: Reader = _read

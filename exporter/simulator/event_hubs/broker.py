@@ -1,13 +1,13 @@
-"""A local Event Hubs: AMQP 1.0 for Azure's own SDKs, in memory, on a thread of its own, with faults on request.
+"""A local Event Hubs: AMQP 1.0 for Azure's own SDKs, in memory, on its own thread, with faults on request.
 
     with Broker() as broker:
         client = EventHubProducerClient.from_connection_string(broker.connection_string())
 
-One port serves AMQP and AMQP over websocket; with `ssl_context`, both inside TLS. Each fault (`simulator.faults`, of
-`KINDS`) strikes once at its moment, unless it is written with a count: `drop-before-store`,
-`rejected:com.microsoft:server-busy*3` and `silent*always` are faults. The moments are: `connect` (a TCP connection was
-accepted), `cbs` (a put-token), `attach` (a link to an event hub), `management` (a request on $management) and `send` (a
-complete transfer to an event hub, be it one event or a batch).
+One port serves AMQP and AMQP over websocket; with `ssl_context`, both over TLS. Each fault (`simulator.faults`, of
+`KINDS`) occurs once unless it has a count: `drop-before-store`, `rejected:com.microsoft:server-busy*3`,
+`silent*always`. A fault occurs at one of these moments: `connect` (a TCP connection was accepted), `cbs` (a put-token),
+`attach` (a link to an event hub), `management` (a request on $management), and `send` (a complete transfer to an event
+hub, either one event or a batch).
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from exporter.simulator.faults import FaultKind, Faults
 
 KINDS: Final[Mapping[str, FaultKind]] = {
     "silent": FaultKind("accepts the connection, reads, never sends anything", where="connect", times=1),
-    "cbs-refused": FaultKind("put-token is answered with 401", where="cbs", times=1),
-    "cbs-silent": FaultKind("put-token is never answered", where="cbs", times=1),
+    "cbs-refused": FaultKind("put-token gets a 401", where="cbs", times=1),
+    "cbs-silent": FaultKind("put-token gets no response", where="cbs", times=1),
     "attach-refused": FaultKind(
         "detaches the link with the condition", condition="amqp:not-found", where="attach", times=1
     ),
-    "management-silent": FaultKind("the request is never answered", where="management", times=1),
+    "management-silent": FaultKind("the request gets no response", where="management", times=1),
     "drop-before-store": FaultKind("connection reset, nothing stored", where="send", times=1),
-    "drop-after-store": FaultKind("stored, connection reset: the acknowledgement is lost", where="send", times=1),
+    "drop-after-store": FaultKind("stored, connection reset, acknowledgement lost", where="send", times=1),
     "no-disposition": FaultKind("stored, never acknowledged, connection stays up", where="send", times=1),
     "released": FaultKind("not stored", where="send", times=1),
     "modified": FaultKind("not stored", where="send", times=1),
     "rejected": FaultKind(
-        "not stored, for the condition", condition="com.microsoft:server-busy", where="send", times=1
+        "not stored, rejected with the condition", condition="com.microsoft:server-busy", where="send", times=1
     ),
     "detach": FaultKind("not stored, link detached", condition="com.microsoft:server-busy", where="send", times=1),
     "accept": FaultKind("no fault: one send succeeds", where="send", times=1),
 }
 _HOST: Final = "127.0.0.1"
-_TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs them
+_TIMEOUT: Final = 10.0  # seconds for a call on the loop, far more than it needs
 
 
 class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
-    `port` 0 takes a free one, which is kept over `stop` and `start`. `max_message_size` is in bytes. `faults` may be
-    added to and replaced while it runs.
+    `port` 0 selects a free port, which `stop` and `start` keep. `max_message_size` is in bytes. `faults` may be added
+    and replaced while the broker runs.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Broker:
         ssl_context: ssl.SSLContext | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Raises FaultError for an unknown fault."""
+        """Create a stopped broker. Raises FaultError for an unknown fault."""
         self.port = port
         self.faults = Faults(KINDS)
         self.faults.set(*faults)
@@ -80,7 +80,7 @@ class Broker:
     # --- starting and stopping --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the port. Raises OSError when it can't be. A broker that runs goes on."""
+        """Open the port. Raises OSError if it can't. Does nothing if the broker runs."""
         if self._loop is not None:
             return
         listening = socket.create_server((_HOST, self.port), backlog=512)
@@ -121,7 +121,7 @@ class Broker:
             await asyncio.sleep(0)
 
     def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keep what is a bug of the broker, and not what a peer causes by leaving in its TLS handshake."""
+        """Keep an error that is a bug of the broker; ignore OSError, which a peer causes by disconnecting."""
         del loop
         problem = context.get("exception")
         if not isinstance(problem, OSError):
@@ -132,7 +132,7 @@ class Broker:
             connection.drop()
 
     def _call(self, action: Callable[[], None]) -> None:
-        """Run the action on the broker's loop. Raises RuntimeError when the broker is not running."""
+        """Run the action on the broker's loop. Raises RuntimeError if the broker isn't running."""
         if self._loop is None:
             raise RuntimeError("the broker is not running")
 
@@ -144,10 +144,10 @@ class Broker:
     # --- for clients ------------------------------------------------------------------------------------------------
 
     def connection_string(self, hub: str | None = None) -> str:
-        """For Azure's SDKs; of the first event hub unless one is named.
+        """Return a connection string for Azure's SDKs, of the first event hub by default.
 
-        With TLS it is without `UseDevelopmentEmulator`, so the client needs `custom_endpoint_address`,
-        `transport_type` and `connection_verify` too.
+        With TLS it lacks `UseDevelopmentEmulator`, so the client also needs `custom_endpoint_address`,
+        `transport_type`, and `connection_verify`.
         """
         name = hub or next(iter(self._namespace.hubs))
         text = f"Endpoint=sb://{_HOST}:{self.port};SharedAccessKeyName=local;SharedAccessKey=local;EntityPath={name}"
@@ -156,14 +156,14 @@ class Broker:
     # --- for tests and the demo -------------------------------------------------------------------------------------
 
     def messages(self, hub: str | None = None) -> list[StoredMessage]:
-        """The messages, by partition and in order. Raises KeyError for an unknown event hub."""
+        """Return the messages by partition, in order. Raises KeyError for an unknown event hub."""
         with self._namespace.changed:
             hubs = self._namespace.hubs
             chosen = hubs.values() if hub is None else [hubs[hub]]
             return [message for each in chosen for log in each.partitions.values() for message in log.messages]
 
     def wait_for(self, count: int, timeout: float) -> list[StoredMessage]:
-        """All messages, once `count` were ever stored. Raises TimeoutError after `timeout` seconds."""
+        """Return all messages once `count` have been stored. Raises TimeoutError after `timeout` seconds."""
         space = self._namespace
         with space.changed:
             if not space.changed.wait_for(lambda: space.total_stored >= count, timeout):
@@ -181,7 +181,7 @@ class Broker:
         return self._namespace.total_connections
 
     def wait_connections(self, count: int, timeout: float, *, total: int = 0) -> None:
-        """Returns when exactly `count` connections are open and at least `total` were ever accepted.
+        """Wait until exactly `count` connections are open and at least `total` were ever accepted.
 
         Raises TimeoutError after `timeout` seconds.
         """
@@ -209,7 +209,7 @@ class Broker:
         self._namespace.create(name, partitions)
 
     def delete_hub(self, name: str) -> None:
-        """Delete an event hub that clients may be using. Raises KeyError when there is none."""
+        """Delete an event hub, even if clients use it. Raises KeyError if it doesn't exist."""
 
         def delete() -> None:
             with self._namespace.changed:

@@ -1,4 +1,4 @@
-"""One connection: AMQP straight or inside a websocket, SASL, open, begin, end and close (AMQP 1.0 part 2)."""
+"""One connection: plain AMQP or inside a websocket, SASL, open, begin, end, and close (AMQP 1.0 part 2)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from exporter.simulator.event_hubs.store import Namespace
 from exporter.simulator.event_hubs.websocket import Websocket, WebsocketEndError, binary_frame
 
 CHANNEL_MAX: Final = 255
-_SMALLEST_FRAME_SIZE: Final = 512  # AMQP 1.0, part 2, section 2.3.1: no peer may ask for less
+_SMALLEST_FRAME_SIZE: Final = 512  # AMQP 1.0, part 2, section 2.3.1: no peer may request less
 _MECHANISMS: Final = Array(map(Symbol, ("ANONYMOUS", "MSSBCBS", "PLAIN", "EXTERNAL")))
 
 
 class BrokerConnection(asyncio.Protocol):
-    """The connection of one peer. Whatever the peer sends, at worst its own connection ends."""
+    """The connection of one peer. Anything the peer sends can end only its own connection."""
 
     _transport: asyncio.Transport
 
@@ -37,8 +37,8 @@ class BrokerConnection(asyncio.Protocol):
     # --- the socket -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # a stream server makes no other
+        """Register a new connection. asyncio calls it."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # always true for a stream server
         self._transport = transport
         self._silent = self.namespace.faults.take("connect") is not None
         with self.namespace.changed:
@@ -47,8 +47,8 @@ class BrokerConnection(asyncio.Protocol):
             self.namespace.changed.notify_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio when either side has closed."""
-        del exc  # the peer is gone, for whatever reason
+        """Unregister the connection. asyncio calls it when either side has closed."""
+        del exc  # the reason doesn't matter
         self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.cancel()
@@ -59,7 +59,7 @@ class BrokerConnection(asyncio.Protocol):
             self.namespace.changed.notify_all()
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio. What violates a protocol closes the connection."""
+        """Process received bytes. asyncio calls it. A protocol violation closes the connection."""
         if self._silent or self._ended:
             return
         try:
@@ -75,7 +75,7 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.close()
 
     def write(self, data: bytes) -> None:
-        """Queue bytes; what is written within one iteration of the loop is sent together."""
+        """Queue bytes; all bytes of one iteration of the loop are sent together."""
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outgoing.append(data)
@@ -90,13 +90,13 @@ class BrokerConnection(asyncio.Protocol):
         self.write(frame(channel, performative, payload))
 
     def drop(self) -> None:
-        """End the connection as a crash would: nothing more is sent, not even what was queued."""
+        """End the connection like a crash: nothing more is sent, not even queued bytes."""
         self._ended = True
         self._outgoing.clear()
         self._transport.abort()
 
     def close(self, condition: str = "", description: str = "") -> None:
-        """End the connection in order, with AMQP's close if the peer had opened it."""
+        """End the connection in order, with AMQP's close if the peer has opened it."""
         if self._opened:
             self.send(0, Close(frames.error(condition, description) if condition else None))
         self._flush()
@@ -113,7 +113,7 @@ class BrokerConnection(asyncio.Protocol):
     # --- AMQP -------------------------------------------------------------------------------------------------------
 
     def _consume(self) -> bool:
-        """Consume one header or frame; False when more bytes are needed."""
+        """Consume one header or frame. Return False if more bytes are needed."""
         if not self._expect_header:
             received = frames.next_frame(self._buffer)
             if received is not None:
@@ -130,7 +130,7 @@ class BrokerConnection(asyncio.Protocol):
         del self._buffer[: frames.HEADER_SIZE]
         self._expect_header = False
         if header not in (frames.AMQP_HEADER, frames.SASL_HEADER):
-            self.write(frames.SASL_HEADER)  # part 2, section 2.2: send a header that we speak, then close
+            self.write(frames.SASL_HEADER)  # part 2, section 2.2: send a supported header, then close
             self.close()
             return False
         self.write(header)
@@ -161,7 +161,7 @@ class BrokerConnection(asyncio.Protocol):
             case frames.Attach() | frames.Transfer() | frames.Flow() | frames.Detach() | End() if session:
                 self._on_session_frame(session, channel, performative, received.payload)
             case frames.Disposition() | frames.Flow() | frames.Detach() | End():
-                return  # everything was sent settled; a detach may come after end, and the last flow crosses our end
+                return  # all deliveries are settled; a detach may follow end, and the last flow may cross it
             case _:
                 raise ProtocolError("amqp:not-allowed", f"unexpected {type(performative).__name__.lower()}")
 

@@ -18,9 +18,9 @@ HEADER_SIZE: Final = 8
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 AMQP_FRAME, SASL_FRAME = 0, 1
 MAX_FRAME_SIZE: Final = 65535
-"""Bytes. What the service offers, so that a batch really arrives in several frames."""
+"""Bytes, as offered by the real service, so that a batch arrives in several frames."""
 TRANSFER_OVERHEAD: Final = 128
-"""Bytes: the frame header and a transfer's own fields, at their longest, beside the payload."""
+"""Bytes: maximum size of a transfer without its payload: the frame header and the fields."""
 
 SENDER, RECEIVER = False, True  # AMQP's `role`
 SETTLED: Final = UByte(1)  # snd-settle-mode
@@ -119,7 +119,7 @@ class Transfer(NamedTuple):
 
 
 class Disposition(NamedTuple):
-    """Says what became of deliveries (part 2, 2.7.6)."""
+    """Reports the outcome of deliveries (part 2, 2.7.6)."""
 
     role: bool
     first: UInt
@@ -201,21 +201,21 @@ _CODES: Final = {kind: ULong(code) for code, kind in _KINDS.items()}
 
 
 def _allowed(hint: Any) -> tuple[type, ...] | None:
-    """The Python types a field may have; None when it may have any."""
+    """Return the Python types that a field may have; None for any."""
     if hint is Any:
         return None
     parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return tuple(getattr(part, "__origin__", part) for part in parts)
 
 
-# The annotations above are the one place with the types of fields; reading and writing both follow them.
+# Reading and writing both use the annotations above as the types of fields.
 _TYPES: Final[dict[type, tuple[tuple[type, ...] | None, ...]]] = {
     kind: tuple(_allowed(hint) for hint in get_type_hints(kind).values()) for kind in _KINDS.values()
 }
 
 
 def next_frame(buffer: bytearray) -> Frame | None:
-    """Remove the first frame from `buffer`; None while it is incomplete. Raises `CodecError` for what is none."""
+    """Remove and return the first frame of `buffer`; None while incomplete. Raises `CodecError` if it is invalid."""
     if len(buffer) < HEADER_SIZE:
         return None
     size, offset, kind, channel = _FRAME.unpack_from(buffer)
@@ -245,7 +245,7 @@ def next_frame(buffer: bytearray) -> Frame | None:
 
 
 def frame(channel: int, performative: Performative, payload: bytes = b"", kind: int = AMQP_FRAME) -> bytes:
-    """The frame's bytes, with every field written. Plain integers take the type their field has."""
+    """Return the frame's bytes, with every field written. Plain integers get the type of their field."""
     types = _TYPES[type(performative)]
     values = [
         value if value is None or allowed is None or type(value) in allowed else allowed[0](value)
@@ -256,17 +256,17 @@ def frame(channel: int, performative: Performative, payload: bytes = b"", kind: 
 
 
 def error(condition: str, description: str) -> Described:
-    """AMQP's error: a symbolic condition and a sentence."""
+    """Return an AMQP error: a symbolic condition and a description."""
     return Described(ULong(0x1D), [Symbol(condition), description, None])
 
 
 def source(address: str) -> Described:
-    """A terminus at our end with all eleven fields."""
+    """Return the broker's source terminus with all eleven fields."""
     return Described(ULong(0x28), [address, *[None] * 10])
 
 
 def target(address: str) -> Described:
-    """A terminus at our end with all seven fields."""
+    """Return the broker's target terminus with all seven fields."""
     return Described(ULong(0x29), [address, *[None] * 6])
 
 
@@ -276,5 +276,5 @@ MODIFIED: Final = Described(ULong(0x27), [True, False, None])
 
 
 def rejected(condition: str, description: str) -> Described:
-    """The outcome of a message that the receiver refuses for good."""
+    """Return the outcome of a message that the receiver rejects permanently."""
     return Described(ULong(0x25), [error(condition, description)])

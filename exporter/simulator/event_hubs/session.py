@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from exporter.simulator.event_hubs.connection import BrokerConnection
 
 CREDIT: Final = 1000
-"""Deliveries that a peer may send ahead on a link; granted anew when half is used."""
+"""Deliveries that a peer may send ahead on a link; renewed when half is used."""
 HANDLE_MAX: Final = 255
 WINDOW: Final = 5000
-"""Transfer frames that a peer may send ahead in a session; announced anew when half is used."""
+"""Transfer frames that a peer may send ahead in a session; renewed when half is used."""
 _UINT: Final = 0xFFFF_FFFF
 _FILTER: Final = "apache.org:selector-filter:string"
 _UNAUTHORIZED: Final = "amqp:unauthorized-access"
-_FAULT: Final = "a fault was asked for"
+_FAULT: Final = "simulated fault"
 
 
 class IncomingLink(ABC):
-    """A link on which the peer sends: assembles deliveries from their frames and grants credit."""
+    """A link on which the peer sends. It assembles deliveries from their frames and grants credit."""
 
     hub = ""
     """The name of the event hub that it uses."""
@@ -50,7 +50,7 @@ class IncomingLink(ABC):
         self.session.flow(self.handle, self._delivery_count, self._credit)
 
     def flow(self, flow: Flow) -> None:
-        """Process a flow: a sending peer can ask for nothing but an echo."""
+        """Process a flow: a sending peer can request only an echo."""
         if flow.echo:
             self.grant()
 
@@ -82,11 +82,11 @@ class IncomingLink(ABC):
 
     @abstractmethod
     def delivered(self, message: AmqpMessage, transfer: Transfer) -> Described | None:
-        """Process a complete delivery; its outcome, None to send none. Raises `CodecError`, which rejects it."""
+        """Process a complete delivery. Return its outcome, None to send none. Raises `CodecError` to reject it."""
 
 
 class Publisher(IncomingLink):
-    """Stores what arrives in an event hub, or in the one partition that the link names. Faults of sends happen here."""
+    """A link that stores messages in an event hub or in one of its partitions. Faults of sends occur here."""
 
     def __init__(self, session: Session, attach: Attach, hub: Hub, partition: Partition | None) -> None:
         super().__init__(session, attach)
@@ -137,7 +137,7 @@ class Requests(IncomingLink):
         return frames.ACCEPTED
 
     def _put_token(self, request: AmqpMessage) -> bytes | None:
-        """Any token is accepted: the broker has no keys."""
+        """Accept any token: the broker has no keys."""
         fault = self.session.namespace.faults.take("cbs")
         if fault and fault.name == "cbs-silent":
             return None
@@ -150,7 +150,7 @@ class Requests(IncomingLink):
         return _reply(request, {"status-code": Int(202), "status-description": "Accepted"})
 
     def _read(self, request: AmqpMessage) -> bytes | None:
-        """READ of `com.microsoft:eventhub` or `com.microsoft:partition`."""
+        """Respond to READ of `com.microsoft:eventhub` or `com.microsoft:partition`; None for no response."""
         if self.session.namespace.faults.take("management"):
             return None
         if not self.session.connection.authorised:
@@ -180,7 +180,7 @@ def _reply(request: AmqpMessage, outcome: dict[str, Any], body: dict[str, Any] |
 
 
 class OutgoingLink(ABC):
-    """A link on which the broker sends, as far as the peer's credit goes."""
+    """A link on which the broker sends, within the peer's credit."""
 
     hub = ""
     """The name of the event hub that it uses."""
@@ -190,7 +190,7 @@ class OutgoingLink(ABC):
         self._delivery_count = self._credit = 0
 
     def flow(self, flow: Flow) -> None:
-        """Take the peer's credit."""
+        """Update the peer's credit."""
         if flow.link_credit is not None:
             in_flight = (self._delivery_count - (flow.delivery_count or 0)) & _UINT
             self._credit = max(flow.link_credit - in_flight, 0)
@@ -199,7 +199,7 @@ class OutgoingLink(ABC):
             self.session.flow(self.handle, self._delivery_count, self._credit)
 
     def pump(self) -> None:
-        """Send what there is, as far as credit and window allow."""
+        """Send waiting messages, within credit and window."""
         while self._credit > 0 and self.session.window > 0:
             payload = self.next_message()
             if payload is None:
@@ -210,11 +210,11 @@ class OutgoingLink(ABC):
 
     @abstractmethod
     def next_message(self) -> bytes | None:
-        """The next message to send, which then counts as sent; None if there is none."""
+        """Return the next message and count it as sent; None if there is none."""
 
 
 class Consumer(OutgoingLink):
-    """Reads one partition from a position on, whatever its owner level: no consumer is exclusive here."""
+    """A link that reads one partition from a position on. It ignores owner levels: no consumer is exclusive."""
 
     def __init__(self, session: Session, attach: Attach, hub: Hub, partition: Partition) -> None:
         super().__init__(session, attach)
@@ -223,7 +223,7 @@ class Consumer(OutgoingLink):
         partition.readers.add(self.pump)
 
     def next_message(self) -> bytes | None:
-        """The message at the position, which moves on."""
+        """Return the message at the position, and advance; None at the end."""
         if self._position >= len(self.partition.messages):
             return None
         self._position += 1
@@ -244,7 +244,7 @@ class Replies(OutgoingLink):
         self.pump()
 
     def next_message(self) -> bytes | None:
-        """The oldest reply."""
+        """Remove and return the oldest reply; None if there is none."""
         return self._queued.popleft() if self._queued else None
 
 
@@ -252,13 +252,13 @@ Link = IncomingLink | OutgoingLink
 
 
 class Session:
-    """One session of a connection, on the same channel in both directions. `window`: frames that the peer takes now."""
+    """A session of a connection, on the same channel in both directions. `window`: frames that the peer accepts now."""
 
     def __init__(self, connection: BrokerConnection, channel: int, begin: Begin) -> None:
         self.connection, self.namespace, self._channel = connection, connection.namespace, channel
         self.links: dict[int, Link] = {}
         self.window = int(begin.incoming_window)
-        self._detached: set[int] = set()  # by us, and not yet by the peer
+        self._detached: set[int] = set()  # by the broker, but not yet by the peer
         self._next_incoming, self._unannounced = int(begin.next_outgoing_id), 0
         self._next_outgoing = self._next_delivery = 0
 
@@ -269,15 +269,15 @@ class Session:
         self.connection.send(self._channel, performative, payload)
 
     def flow(self, handle: UInt | None = None, delivery_count: int = 0, credit: int = 0) -> None:
-        """Announce the session's windows, and with a handle the state of its link."""
+        """Announce the session's windows and, with a handle, the state of its link."""
         self._unannounced = 0
-        ours = Flow(UInt(self._next_incoming), UInt(WINDOW), UInt(self._next_outgoing), UInt(WINDOW))
+        update = Flow(UInt(self._next_incoming), UInt(WINDOW), UInt(self._next_outgoing), UInt(WINDOW))
         if handle is not None:
-            ours = ours._replace(handle=handle, delivery_count=UInt(delivery_count), link_credit=UInt(credit))
-        self.send(ours)
+            update = update._replace(handle=handle, delivery_count=UInt(delivery_count), link_credit=UInt(credit))
+        self.send(update)
 
     def deliver(self, handle: UInt, payload: bytes) -> None:
-        """Send one settled message, in several frames where the peer's frame size asks for it."""
+        """Send one settled message, in several frames if the peer's frame size requires it."""
         space = min(self.connection.peer_max_frame_size, frames.MAX_FRAME_SIZE) - frames.TRANSFER_OVERHEAD
         delivery = UInt(self._next_delivery)
         self._next_delivery = (self._next_delivery + 1) & _UINT
@@ -289,7 +289,7 @@ class Session:
             self.window -= 1
 
     def detach(self, link: Link, condition: str, description: str) -> None:
-        """End a link from our side, with a reason."""
+        """Detach a link from the broker's side, with a reason."""
         self._remove(link)
         self._refuse(link.handle, condition, description)
 
@@ -305,7 +305,7 @@ class Session:
             raise ProtocolError("amqp:connection:framing-error", "handle beyond handle-max")
         if attach.handle in self.links:
             raise ProtocolError("amqp:session:handle-in-use", "the handle is in use")
-        ours = Attach(
+        reply = Attach(
             attach.name,
             attach.handle,
             not attach.role,
@@ -316,18 +316,18 @@ class Session:
         try:
             link = self._link(attach)
         except ProtocolError as refusal:
-            self.send(ours)  # without a terminus
+            self.send(reply)  # without a terminus
             self._refuse(attach.handle, refusal.condition, str(refusal))
             return
         self.links[attach.handle] = link
         source, target = (_address(terminus) for terminus in (attach.source, attach.target))
         limit = ULong(self.namespace.max_message_size)
-        self.send(ours._replace(source=frames.source(source), target=frames.target(target), max_message_size=limit))
+        self.send(reply._replace(source=frames.source(source), target=frames.target(target), max_message_size=limit))
         if isinstance(link, IncomingLink):
             link.grant()
 
     def on_flow(self, flow: Flow) -> None:
-        """Take the peer's window, and with a handle the link's credit."""
+        """Update the peer's window and, with a handle, the link's credit."""
         in_flight = (self._next_outgoing - (flow.next_incoming_id or 0)) & _UINT
         self.window = max(flow.incoming_window - in_flight, 0)
         if flow.handle is None:
@@ -340,7 +340,7 @@ class Session:
             self.links[flow.handle].flow(flow)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """Hand a frame of a message to its link. Raises ProtocolError for a handle that can't send."""
+        """Pass a frame of a message to its link. Raises ProtocolError for a handle that can't send."""
         self._next_incoming = (self._next_incoming + 1) & _UINT
         self._unannounced += 1
         link = self.links.get(transfer.handle)
@@ -354,7 +354,7 @@ class Session:
             self.flow()
 
     def on_detach(self, detach: Detach) -> None:
-        """Detach a link that the peer detaches, or has detached in response to us."""
+        """Detach a link that the peer detaches, on its own or in response to the broker."""
         link = self.links.get(detach.handle)
         if link is not None:
             self._remove(link)
@@ -372,7 +372,7 @@ class Session:
             link.partition.readers.discard(link.pump)
 
     def _link(self, attach: Attach) -> Link:
-        """The link to the address, with or without scheme and host as SDKs write it. ProtocolError if there is none."""
+        """Return the link to the address, which may have scheme and host. Raises ProtocolError if there is none."""
         is_sender = attach.role == frames.SENDER
         address = re.sub(r"^[a-z]+://[^/]*", "", _address(attach.target if is_sender else attach.source)).strip("/")
         name, *path = address.split("/")
@@ -410,7 +410,7 @@ def _address(terminus: Described | None) -> str:
 
 
 def _selector(terminus: Described | None) -> str | None:
-    """The text of the selector filter: field 8 of a source is a map of described values."""
+    """Return the text of the selector filter in field 8 of a source; None without one."""
     filters = _fields(terminus)[7:8]
     selector = filters[0].get(_FILTER) if filters and isinstance(filters[0], dict) else None
     text = selector.value if isinstance(selector, Described) else selector

@@ -1,4 +1,4 @@
-"""What the broker keeps: a namespace, its event hubs with append-only partitions, and who is connected to it.
+"""The state of the broker: a namespace, its event hubs with append-only partitions, and its connections.
 
 The formats of messages and of positions are those of Event Hubs: AMQP 1.0 part 3, section 3.2, its annotations
 `x-opt-…`, and its selector filters.
@@ -35,7 +35,7 @@ from exporter.simulator.faults import Faults
 if TYPE_CHECKING:
     from exporter.simulator.event_hubs.connection import BrokerConnection
 
-BATCH_FORMAT: Final = 0x80013700  # each data section of such a message is a message: Event Hubs' batch
+BATCH_FORMAT: Final = 0x80013700  # a batch of Event Hubs: each data section is a message
 _ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA, _VALUE = 0x72, 0x73, 0x74, 0x75, 0x77
 _HEADER, _FOOTER = 0x70, 0x78
 _SECTION_TYPES: Final[dict[int, type]] = {
@@ -59,7 +59,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class AmqpMessage(Struct, frozen=True):
-    """An AMQP message as it came. `bare` is what no intermediary may change: from the properties section to the end."""
+    """An AMQP message as received. `bare` is the part that no intermediary may change: from the properties on."""
 
     annotations: Mapping[Any, Any]
     properties: list[Any]
@@ -70,23 +70,23 @@ class AmqpMessage(Struct, frozen=True):
 
     @property
     def message_id(self) -> Any:
-        """The sender's, mostly a text; None without one."""
+        """The sender's message id, usually a text; None without one."""
         return self._property(0)
 
     @property
     def content_type(self) -> Any:
-        """The sender's, a text; None without one."""
+        """The sender's content type, a text; None without one."""
         return self._property(6)
 
     @property
     def partition_key(self) -> str | None:
-        """The annotation; None without one."""
+        """The annotation of that name; None without one."""
         key = self.annotations.get(_KEY)
         return key.decode("utf-8", "replace") if isinstance(key, bytes) else key if isinstance(key, str) else None
 
     @property
     def body(self) -> bytes:
-        """The data sections together; the text or bytes of an amqp-value; empty for anything else."""
+        """The joined data sections, or the text or bytes of an amqp-value; empty for anything else."""
         if isinstance(self.value, str):
             return self.value.encode()
         return self.value if isinstance(self.value, bytes) else b"".join(self.data)
@@ -96,7 +96,7 @@ class AmqpMessage(Struct, frozen=True):
 
 
 def parse_message(payload: bytes) -> AmqpMessage:
-    """An AMQP message from its bytes (part 3, 3.2). Raises `CodecError` for what is none."""
+    """Parse an AMQP message (part 3, 3.2). Raises `CodecError` if it is invalid."""
     sections: dict[int, Any] = {}
     data: list[bytes] = []
     position, bare = 0, len(payload)
@@ -126,7 +126,7 @@ def parse_message(payload: bytes) -> AmqpMessage:
 
 
 class StoredMessage(AmqpMessage, frozen=True):
-    """One event in a partition: its annotations are those that a receiver gets, the sender's and Event Hubs' own."""
+    """One event in a partition, with the annotations for receivers: the sender's and those of Event Hubs."""
 
     partition: str
     sequence_number: int
@@ -134,19 +134,19 @@ class StoredMessage(AmqpMessage, frozen=True):
     enqueued_time: datetime
 
     def payload(self) -> bytes:
-        """The message as a receiver gets it: the annotations, then the sender's own sections unchanged."""
+        """Return the message for a receiver: the annotations, then the sender's sections unchanged."""
         return encode(Described(ULong(_ANNOTATIONS), self.annotations)) + self.bare
 
 
 def milliseconds(moment: datetime) -> int:
-    """AMQP's timestamp of an aware datetime."""
+    """Return the AMQP timestamp of an aware datetime."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
 class Partition:
-    """An append-only log. Positions are sequence numbers of the next message to read.
+    """An append-only log. A position is the sequence number of the next message to read.
 
-    `readers` are called whenever a message was added.
+    `readers` are called after each transfer that added messages.
     """
 
     def __init__(self, partition_id: str) -> None:
@@ -156,9 +156,9 @@ class Partition:
         self._next_offset = 0
 
     def append(self, message: AmqpMessage, partition_key: str | None, now: datetime) -> None:
-        """Store a message, with its own partition key or else this one. `now` is aware."""
+        """Store a message; `partition_key` applies if the message has none. `now` is aware."""
         if self.messages:
-            now = max(now, self.messages[-1].enqueued_time)  # positions by time need an order that never goes back
+            now = max(now, self.messages[-1].enqueued_time)  # positions by time require ascending times
         sequence, offset, key = len(self.messages), str(self._next_offset), message.partition_key or partition_key
         added = {_SEQUENCE: sequence, _OFFSET: offset, _TIME: Timestamp(milliseconds(now))}
         annotations = {**message.annotations, **added, **({} if key is None else {_KEY: key})}
@@ -166,10 +166,12 @@ class Partition:
         self.messages.append(
             StoredMessage(partition=self.id, sequence_number=sequence, offset=offset, enqueued_time=now, **fields)
         )
-        self._next_offset += len(message.bare) + 64  # 64: any overhead does, an empty message must move it too
+        self._next_offset += (
+            len(message.bare) + 64
+        )  # 64: an arbitrary overhead, so that an empty message advances it too
 
     def description(self) -> dict[str, Any]:
-        """What `$management` says of it."""
+        """Return the fields that `$management` returns for it."""
         last = self.messages[-1] if self.messages else None
         return {
             "partition": self.id,
@@ -181,9 +183,9 @@ class Partition:
         }
 
     def position(self, selector: str | None) -> int:
-        """Where a consumer begins whose source has this filter: a sequence number; without one, the oldest message.
+        """Return the sequence number at which a consumer with this filter starts; None means the oldest message.
 
-        Raises `ProtocolError` for a filter that is none of Event Hubs' three.
+        Raises `ProtocolError` for a filter other than Event Hubs' three.
         """
         if selector is None:
             return 0
@@ -215,7 +217,7 @@ class Hub(Struct, frozen=True):
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
     def description(self) -> dict[str, Any]:
-        """What `$management` says of it."""
+        """Return the fields that `$management` returns for it."""
         return {
             "created_at": Timestamp(milliseconds(self.created_at)),
             "partition_count": Int(len(self.partitions)),
@@ -224,13 +226,13 @@ class Hub(Struct, frozen=True):
         }
 
     def choose(self, partition_key: str | None) -> Partition:
-        """The key's partition, always the same one; without a key, round robin."""
+        """Return the key's partition, always the same one; without a key, round robin."""
         number = next(self._count) if partition_key is None else zlib.crc32(partition_key.encode())
         return self.partitions[str(number % len(self.partitions))]
 
 
 class Namespace:
-    """What all connections share. The broker's loop writes; who holds `changed` may read and wait in any thread."""
+    """The state that all connections share. The broker's loop writes it; other threads read it holding `changed`."""
 
     def __init__(self, faults: Faults, max_message_size: int, clock: Callable[[], datetime]) -> None:
         self.faults, self.max_message_size, self._clock = faults, max_message_size, clock
@@ -240,12 +242,12 @@ class Namespace:
         self.changed = threading.Condition()
 
     def create(self, name: str, partitions: int) -> None:
-        """A new, empty event hub."""
+        """Add an empty event hub."""
         with self.changed:
             self.hubs[name] = Hub(name, self._clock(), {str(i): Partition(str(i)) for i in range(partitions)})
 
     def publish(self, log: Partition, messages: Iterable[AmqpMessage], key: str | None) -> None:
-        """Store messages that came in one transfer, in order, and send them to the consumers of their partition."""
+        """Store the messages of one transfer in order, and send them to the consumers of their partition."""
         with self.changed:
             now = self._clock()
             for message in messages:

@@ -1,4 +1,4 @@
-"""AMQP over websocket (RFC 6455), the server's half, as far as Azure's SDKs need it. No I/O: bytes in, bytes out."""
+"""AMQP over websocket (RFC 6455): the server's side, limited to what Azure's SDKs need. No I/O."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MASKED, _OPCODE, _LENGTH = 0x80, 0x0F, 0x7F
 
 
 class WebsocketEndError(Exception):
-    """The peer has closed, asked for something else, or violated the protocol: the connection can't go on."""
+    """The peer closed, requested something else, or violated the protocol: the connection must end."""
 
 
 class Websocket:
-    """One connection: first the HTTP upgrade, then frames. `max_frame` bounds what one frame may announce, in bytes.
+    """One connection: first the HTTP upgrade, then frames. `max_frame` limits the announced length of a frame in bytes.
 
-    `write` sends what the protocol itself has to say.
+    `write` sends the responses of the websocket protocol itself.
     """
 
     def __init__(self, write: Callable[[bytes], None], max_frame: int) -> None:
@@ -33,7 +33,7 @@ class Websocket:
         self._is_upgraded = False
 
     def receive(self, data: bytes) -> bytes:
-        """The AMQP bytes of what arrived. Raises `WebsocketEndError`; its text never contains the peer's bytes."""
+        """Return the AMQP bytes in `data`. Raises `WebsocketEndError`, whose text never contains the peer's bytes."""
         self._buffer += data
         if not self._is_upgraded:
             head, end, _ = self._buffer[:MAX_REQUEST].partition(b"\r\n\r\n")
@@ -59,7 +59,7 @@ class Websocket:
 
     def _next_frame(self) -> tuple[int, bytes] | None:
         buffer = self._buffer
-        if len(buffer) < 2:  # noqa: PLR2004  # the shortest head of a frame
+        if len(buffer) < 2:  # noqa: PLR2004  # the shortest frame head
             return None
         length, start = buffer[1] & _LENGTH, 2
         if not buffer[1] & _MASKED or buffer[0] & 0x70:
@@ -105,7 +105,7 @@ class Websocket:
 
 
 def binary_frame(data: bytes) -> bytes:
-    """AMQP bytes as one binary message from the server."""
+    """Return AMQP bytes as one binary message from the server."""
     return _frame(_BINARY, data)
 
 

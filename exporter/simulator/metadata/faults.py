@@ -1,4 +1,4 @@
-"""The ways in which a metadata service fails, by name (`simulator.faults`), to be switched on and off while it runs.
+"""The faults of the simulated metadata service, by name (`simulator.faults`). They can change while it runs.
 
 WHERE is `events` (the default), `instance` or `all`.
 """
@@ -18,44 +18,42 @@ PLACES = ("events", "instance", EVERYWHERE)
 _MIB = 1024 * 1024
 
 KINDS: Mapping[str, FaultKind] = {
-    "slow": FaultKind("every answer takes ARG seconds (Azure's first: up to two minutes)", 2),
+    "slow": FaultKind("every response takes ARG seconds (Azure's first: up to two minutes)", 2),
     **{
         status: FaultKind(f"{status} with a JSON error") for status in ("400", "404", "408", "410", "500", "502", "504")
     },
-    **{
-        status: FaultKind(f"{status}, as the Metadata Security Protocol refuses a process") for status in ("401", "403")
-    },
+    **{status: FaultKind(f"{status}, as if the Metadata Security Protocol refused") for status in ("401", "403")},
     "429": FaultKind("429 with Retry-After: ARG", 1),
     "503": FaultKind("503 with Retry-After: ARG", 1),
     "html": FaultKind("200 with the HTML page of a proxy"),
     "empty": FaultKind("200 with an empty body"),
     "not-json": FaultKind("200 with a body that is not JSON"),
-    "truncated": FaultKind("200 with the first half of the document, well framed"),
+    "truncated": FaultKind("200 with the first half of the document and a matching Content-Length"),
     "redirect": FaultKind("302 to another path of this service"),
-    "gzip": FaultKind("200, gzip encoded though nobody asked, with ARG MiB of blanks behind the document", 0),
-    "huge": FaultKind("200 with ARG MiB of blanks behind the document", 5),
-    "endless": FaultKind("200 without a length, and blanks until the client leaves"),
+    "gzip": FaultKind("200 with unrequested gzip encoding and ARG MiB of blanks after the document", 0),
+    "huge": FaultKind("200 with ARG MiB of blanks after the document", 5),
+    "endless": FaultKind("200 without a length, and blanks until the client disconnects"),
     "deep": FaultKind("200 with lists nested 100,000 deep"),
-    "nan": FaultKind("200 with NaN as its number"),
+    "nan": FaultKind("200 with NaN as DocumentIncarnation"),
     "surrogate": FaultKind("200 with a lone surrogate in every Description"),
     "duplicate-keys": FaultKind("200 with every key of the document twice"),
-    "bom": FaultKind("200 with the true document behind a byte order mark: valid"),
-    "drip": FaultKind("the answer byte by byte, one each ARG seconds", 0.2),
-    "reset": FaultKind("the connection is reset in the middle of the answer"),
-    "half-close": FaultKind("half the announced length, then the sending side is closed"),
-    "hang": FaultKind("no answer, for ARG seconds, then the connection is closed", 3600),
-    "gap": FaultKind("no answer: every connection is reset as soon as it has asked"),
-    "post-400": FaultKind("POST alone: 400, not approved"),
-    "post-500": FaultKind("POST alone: 500, not approved"),
-    "post-hang": FaultKind("POST alone: no answer for ARG seconds, not approved", 3600),
-    "post-reset": FaultKind("POST alone: approved, but the answer is lost in a reset"),
+    "bom": FaultKind("200 with the valid document after a byte order mark"),
+    "drip": FaultKind("the response byte by byte, one every ARG seconds", 0.2),
+    "reset": FaultKind("the connection is reset in the middle of the response"),
+    "half-close": FaultKind("half of the announced length, then the sending side is closed"),
+    "hang": FaultKind("no response for ARG seconds, then the connection is closed", 3600),
+    "gap": FaultKind("no response: every connection is reset after its request"),
+    "post-400": FaultKind("only POST: 400, not approved"),
+    "post-500": FaultKind("only POST: 500, not approved"),
+    "post-hang": FaultKind("only POST: no response for ARG seconds, not approved", 3600),
+    "post-reset": FaultKind("only POST: approved, but the response is lost in a reset"),
 }
 
 HANGING = frozenset({"hang", "post-hang"})
 
 
 def apply_fault(fault: Fault, response: SimulatedResponse) -> SimulatedResponse:
-    """The response with the fault; those of the connection itself leave it as it is."""
+    """Return the response with the fault; unchanged for faults of the connection."""
     name = fault.name.removeprefix("post-")
     if name.isdecimal():
         headers = (("Retry-After", f"{fault.argument:g}"),) if name in ("429", "503") else ()

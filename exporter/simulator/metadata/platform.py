@@ -1,8 +1,8 @@
-"""The simulated platform, pure: given a scenario, a time and the approvals so far, what is the document?
+"""The simulated platform: computes the document from a scenario, a time, and the approvals so far.
 
-No clock and no I/O. `Platform.timeline` plays the whole story for the approvals given; an approval changes only what
-comes after it, so playing again after each approval, as `Play` does, never contradicts an earlier answer. Protocol
-facts: Microsoft's documentation of Scheduled Events; the section is named in brackets.
+No clock and no I/O. `Platform.timeline` plays the whole scenario with the given approvals. An approval changes only
+later documents, so `Play` can replay the scenario after each approval without contradicting an earlier response.
+Protocol facts come from Microsoft's documentation of Scheduled Events, with its section in brackets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from exporter.core.document import folded
 from exporter.simulator.metadata.scenario import Action, EventMoment, Scenario, ScenarioStep
 
-# Each is answered with all fields and types: what an older version does not know yet is not left out.
+# Every version gets all fields and types, including those that older versions lack.
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -37,23 +37,23 @@ _DEFAULTS: Mapping[str, Any] = {
     "EventSource": "Platform",
     "DurationInSeconds": -1,
 }
-# Of what happens at one instant the steps come first, then what is due by itself, then approvals.
+# At one instant, steps come first, then due transitions, then approvals.
 _STEP, _DUE, _APPROVAL = range(3)
 
-# A scenario in which nothing happens is repeated no faster than this.
+# The shortest repetition, for scenarios without any change.
 _SHORTEST_REPETITION = timedelta(seconds=1)
 SLOWEST, FASTEST = 0.001, 1e6
 
 
 class AcceptedStartRequest(NamedTuple):
-    """A StartRequest that was answered 200: the EventId in any letter case, and when (aware UTC)."""
+    """A StartRequest that got a 200: the EventId in any letter case, and the time (aware UTC)."""
 
     event_id: str
     at: datetime
 
 
 class Change(Struct, frozen=True):
-    """From `at` on (aware UTC) the document has these events and this number; while `silent` nothing is answered."""
+    """The document from `at` on (aware UTC); while `silent`, the service sends no response."""
 
     at: datetime
     incarnation: int
@@ -61,19 +61,19 @@ class Change(Struct, frozen=True):
     silent: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The answer's JSON object."""
+        """Return the document as a JSON object."""
         return {"DocumentIncarnation": self.incarnation, "Events": list(map(dict, self.events))}
 
     def knows(self, event_id: str) -> bool:
-        """True if that EventId, letter case aside, is in the document: Scheduled or Started [Start an event]."""
+        """Return whether the document has this EventId in any letter case, Scheduled or Started [Start an event]."""
         return any(folded(str(event["EventId"])) == folded(event_id) for event in self.events)
 
 
 class Platform(Struct, frozen=True):
-    """One play of a scenario from `start` (aware UTC) on, its time running `speed` times as fast as the wall's.
+    """One play of a scenario from `start` (aware UTC) on, `speed` times as fast as the wall clock.
 
-    `repetition` counts from 0: in each further one every EventId is another one, since an id never comes back.
-    `incarnation` is the first number, the scenario's own for None.
+    `repetition` counts from 0; each has different EventIds, since an id is never reused. `incarnation` is the first
+    DocumentIncarnation; None for the scenario's.
     """
 
     scenario: Scenario
@@ -83,29 +83,29 @@ class Platform(Struct, frozen=True):
     incarnation: int | None = None
 
     def timeline(self, approvals: Iterable[AcceptedStartRequest] = ()) -> tuple[Change, ...]:
-        """Every change in order, the first at `start`. Between two of them the document stands still."""
+        """Return every change in order, the first at `start`. Between two changes the document doesn't change."""
         return tuple(_Simulation(self, approvals).changes())
 
     def end(self, timeline: tuple[Change, ...]) -> datetime:
-        """When the play is over: after the last change, and not before the scenario's least length."""
+        """Return the time at which the play ends: after the last change and the scenario's minimum length."""
         return max(timeline[-1].at, self.start + self.span(self.scenario.length))
 
     def span(self, seconds: float) -> timedelta:
-        """That much platform time as the wall measures it."""
+        """Return the wall-clock time for this many seconds of platform time."""
         return timedelta(seconds=seconds / self.speed)
 
 
 def current(timeline: tuple[Change, ...], now: datetime) -> Change:
-    """The change in force at `now`; before the start it is the first."""
+    """Return the change in effect at `now`; before the start, the first one."""
     return timeline[max(0, bisect_right(timeline, now, key=lambda change: change.at) - 1)]
 
 
 def documents(
     scenario: Scenario, approvals: Iterable[AcceptedStartRequest] = ()
 ) -> Iterator[tuple[datetime, dict[str, Any]]]:
-    """Each changed document with its time, without a server, from the scenario's own start.
+    """Yield each changed document with its time, without a server, from the scenario's start.
 
-    What can't be read (while the service is switched off) is left out: a reader sees the number jump.
+    Documents while the service is switched off are left out: a reader sees DocumentIncarnation jump.
     """
     for change in Platform(scenario, scenario.start).timeline(approvals):
         if not change.silent:
@@ -113,13 +113,13 @@ def documents(
 
 
 def whole_second(instant: datetime) -> datetime:
-    """`instant`, rounded up: RFC 1123 has no fractions, and no event starts before its NotBefore."""
+    """Return `instant` rounded up: RFC 1123 has no fractions, and no event starts before its NotBefore."""
     whole = instant.replace(microsecond=0)
     return whole if whole == instant else whole + timedelta(seconds=1)
 
 
 class _Event(Struct):
-    """An event in the document: its fields, and how the platform treats it."""
+    """An event in the document: its fields and its state on the platform."""
 
     step: ScenarioStep
     fields: dict[str, Any]
@@ -129,7 +129,7 @@ class _Event(Struct):
     started: bool = False
 
     def published(self) -> dict[str, Any]:
-        """The event as the document has it. Of a malformed one the scenario's fields win over all others."""
+        """Return the event as in the document. If it is malformed, the scenario's fields override all others."""
         fields = {**_DEFAULTS, **self.fields}
         fields["EventStatus"] = "Started" if self.started else "Scheduled"
         fields["NotBefore"] = format_datetime(self.not_before, usegmt=True) if self.not_before else ""
@@ -137,7 +137,7 @@ class _Event(Struct):
 
 
 class _Simulation:
-    """One play from first to last, as a discrete-event simulation: each action may schedule further ones."""
+    """A discrete-event simulation of one whole play: each action may schedule further ones."""
 
     def __init__(self, platform: Platform, approvals: Iterable[AcceptedStartRequest]) -> None:
         scenario = platform.scenario
@@ -159,7 +159,7 @@ class _Simulation:
             self._schedule(approval.at, _APPROVAL, self._approval(approval.event_id))
 
     def changes(self) -> Iterator[Change]:
-        """Every change in order, once."""
+        """Yield every change in order. Can be called once."""
         last: Change | None = None
         while self._queue:
             now = self._queue[0][0]
@@ -173,13 +173,13 @@ class _Simulation:
                 yield change
 
     def _document_at(self, now: datetime, last: Change | None) -> Change:
-        """The document now; `last` itself if nothing changed [DocumentIncarnation grows whenever Events changes]."""
+        """Return the document now; `last` itself if unchanged [DocumentIncarnation grows whenever Events changes]."""
         events = tuple(event.published() for event in self._events.values())
         if self._restarted:
             self._restarted, self._number = False, 1
             return Change(now, self._number, events, self._silent)
         if last is None:
-            # A repetition goes on from the number of the one before, which ended without events.
+            # A repetition continues with the previous one's number; that one ended without events.
             self._number += 1 if self._platform.repetition and events else 0
         elif events != last.events:
             self._number += 1
@@ -221,7 +221,7 @@ class _Simulation:
     def _start_now(self, step: ScenarioStep, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is None and "EventId" in step.fields:
-            # A host failure is not announced: the event is Started when it first appears [High level overview].
+            # A host failure has no announcement: the event is Started when it first appears [High level overview].
             event = self._events[step.event] = _Event(step, self._with_event_id(step.fields), now, None)
         self._begin(event, now)
 
@@ -252,7 +252,7 @@ class _Simulation:
         return approve
 
     def _start_if_agreed(self, event: _Event, now: datetime) -> None:
-        """Start early once it is approved, by other tenants too where they are waited for [Start an event]."""
+        """Start the event early once it is approved, also by the other tenants if required [Start an event]."""
         if event.approved is None:
             return
         step = event.step
@@ -266,7 +266,7 @@ class _Simulation:
         if notice is None:
             return
         due = event.not_before = whole_second(now + self._platform.span(notice))
-        # A NotBefore that was moved since starts nothing.
+        # A NotBefore that was moved in the meantime starts nothing.
         self._schedule(due, _DUE, lambda at: self._begin(event, at) if event.not_before == due else None)
 
     def _begin(self, event: _Event | None, now: datetime) -> None:
@@ -287,7 +287,7 @@ class _Simulation:
             self._schedule(now + self._platform.span(step.delay), _STEP, self._act(step))
 
     def _with_event_id(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, in a repetition with another EventId in the same letter case."""
+        """Return the fields; in a repetition, with a different EventId in the same letter case."""
         event_id = fields["EventId"]
         if not self._platform.repetition:
             return dict(fields)
@@ -296,18 +296,18 @@ class _Simulation:
 
 
 def utc(seconds: float) -> datetime:
-    """Seconds since the epoch as an aware instant."""
+    """Return seconds since the epoch as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 class Play:
-    """A scenario played from `start` on, `speed` times as fast. Every `now` is an aware UTC argument: no clock is read.
+    """A scenario played from `start` on, `speed` times as fast. Thread-safe; reads no clock: every `now` is aware UTC.
 
-    `repeat` begins it again when it is over, with other EventIds and the number going on.
+    `repeat` restarts it at its end, with different EventIds and a DocumentIncarnation that continues.
     """
 
     def __init__(self, scenario: Scenario, *, start: datetime, speed: float = 1.0, repeat: bool = False) -> None:
-        """Raises ValueError for a speed that is out of bounds."""
+        """Start the play. Raises ValueError if `speed` is out of bounds."""
         if not SLOWEST <= speed <= FASTEST:
             raise ValueError(f"speed: expected a number from {SLOWEST} to {FASTEST:.0f}")
         self.scenario = scenario
@@ -320,13 +320,13 @@ class Play:
         self._past: tuple[Change, ...] = ()
 
     def now(self, now: datetime) -> Change:
-        """The document in force at that instant."""
+        """Return the change in effect at `now`."""
         with self._lock:
             self._repeat_if_over(now)
             return current(self._timeline, now)
 
     def approve(self, event_ids: Collection[str], now: datetime) -> bool:
-        """Approve events: True (a 200) if every id is in the document now, else nothing of it counts (a 400)."""
+        """Approve events. Return True (a 200) if every id is in the document, else approve none (a 400)."""
         with self._lock:
             self._repeat_if_over(now)
             document = current(self._timeline, now)
@@ -340,23 +340,23 @@ class Play:
 
     @property
     def approvals(self) -> tuple[AcceptedStartRequest, ...]:
-        """The first accepted approval of each event of this repetition; ids in lower case."""
+        """The first accepted approval of each event in this repetition; ids in lower case."""
         with self._lock:
             return tuple(self._approvals)
 
     def changes(self, after: datetime, until: datetime) -> tuple[Change, ...]:
-        """The changes later than `after` and not later than `until`, back to the repetition before this one."""
+        """Return the changes after `after` up to and including `until`, as far back as the previous repetition."""
         with self._lock:
             self._repeat_if_over(until)
             return tuple(change for change in (*self._past, *self._timeline) if after < change.at <= until)
 
     def next_change(self, now: datetime) -> datetime | None:
-        """When the document changes next without another approval; None if it does not."""
+        """Return the time of the next change without a further approval; None if there is none."""
         with self._lock:
             return next((change.at for change in self._timeline if change.at > now), None)
 
     def finished(self, now: datetime) -> bool:
-        """True once the play is over; never for a repeated one."""
+        """Return whether the play has ended; never True for a repeated one."""
         with self._lock:
             return not self._repeat and now >= self._platform.end(self._timeline)
 

@@ -1,9 +1,9 @@
-"""The HTTP of the metadata service, pure: what it refuses, in which words, what a POST asks for, and what a VM is.
+"""The HTTP interface of the metadata service, without I/O: rejections, start requests, and the instance document.
 
-Facts: Microsoft's documentation of Scheduled Events [Endpoint discovery, Headers, Start an event] and of the instance
-metadata service, whose wording of the refusals is followed. `/metadata/instance` is that of api-version 2021-12-13:
-every value is a string, a missing one "". It has what the real one has, user data and keys included, whose values are
-all `NOISE`: a client that logs or publishes any of them is found by searching for it.
+Facts come from Microsoft's documentation of Scheduled Events [Endpoint discovery, Headers, Start an event] and of the
+Instance Metadata Service, whose error texts are used. `/metadata/instance` is that of api-version 2021-12-13: every
+value is a string, a missing one "". As in Azure, it includes user data and keys, with the value `NOISE`: a search for
+it finds a client that logs or publishes any of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Headers = tuple[tuple[str, str], ...]
 _JSON = ("Content-Type", "application/json; charset=utf-8")
 _MORE = "For more information refer to aka.ms/azureimds"
 
-# Azure's own list [Azure Instance Metadata Service, Supported API versions]. Each is answered with all fields: what an
-# older version does not know yet is not left out, as a client has to ignore what it does not know.
+# Azure's list [Azure Instance Metadata Service, Supported API versions]. Every version gets all fields, including those
+# that older versions lack: a client must ignore unknown fields.
 INSTANCE_VERSIONS = (
     *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02", "2018-10-01"),
     *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01", "2019-08-15", "2019-11-01"),
@@ -36,7 +36,7 @@ INSTANCE_VERSIONS = (
 )
 NOISE = "never-log-this"
 NOISE_TAG = "connection-string"
-"""A tag that each VM has beside those of the scenario. Its value is `NOISE`."""
+"""A tag of each VM in addition to those of the scenario. Its value is `NOISE`."""
 _SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 _GROUP = "simulated"
 _PROVIDER = "Microsoft.Compute"
@@ -68,7 +68,7 @@ _DEFAULTS = {
 
 
 class SimulatedResponse(NamedTuple):
-    """A whole HTTP response but for the headers that framing needs."""
+    """A complete HTTP response, except for the framing headers."""
 
     status: int
     body: bytes = b""
@@ -76,9 +76,9 @@ class SimulatedResponse(NamedTuple):
 
 
 class SimulatedRequest(NamedTuple):
-    """What a client sent, at `time` (seconds since the epoch).
+    """A client's request, received at `time` (seconds since the epoch).
 
-    Header names are in lower case; one that came twice has its values joined by a comma.
+    Header names are in lower case; values of a repeated header are joined by commas.
     """
 
     time: float
@@ -89,17 +89,17 @@ class SimulatedRequest(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The path without its query and without a slash at its end."""
+        """The path without its query and without a trailing slash."""
         return urlsplit(self.path).path.rstrip("/")
 
     @property
     def query(self) -> dict[str, list[str]]:
-        """The values of each parameter behind the path."""
+        """The values of each query parameter."""
         return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
 
 
 class Refusal(Exception):
-    """The request is refused with `response`, in the service's own shape: an `error` text, and further fields."""
+    """A rejected request. `response` has the service's format: an `error` text and further fields."""
 
     def __init__(self, status: int, reason: str, headers: Headers = (), fields: Iterable[tuple[str, object]] = ()):
         super().__init__(f"{status} {reason}")
@@ -107,13 +107,13 @@ class Refusal(Exception):
 
 
 def as_json(status: int, document: object, headers: Headers = ()) -> SimulatedResponse:
-    """`document` as a JSON response, with these headers beside its type."""
+    """Return `document` as a JSON response, with these headers in addition to Content-Type."""
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     return SimulatedResponse(status, body, (_JSON, *headers))
 
 
 def check_request(request: SimulatedRequest) -> None:
-    """Raises Refusal for the first that is wrong of method, headers, path and query."""
+    """Check method, headers, path, and query. Raises Refusal for the first error."""
     is_instance = f"{request.place}/".startswith(f"{INSTANCE_PATH}/")
     allowed = ("GET",) if is_instance else ("GET", "POST")
     if request.method not in allowed:
@@ -136,7 +136,7 @@ def check_request(request: SimulatedRequest) -> None:
 
 
 def start_requests(body: bytes) -> Sequence[str]:
-    """The EventIds that the body of a POST asks to start, at least one; else raises Refusal (400)."""
+    """Return the EventIds in the body of a POST, at least one. Raises Refusal (400) if the body is invalid."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ def start_requests(body: bytes) -> Sequence[str]:
 
 
 def instance_response(request: SimulatedRequest, vm: ScenarioVm) -> SimulatedResponse:
-    """The response below `/metadata/instance`: a branch as JSON, a leaf as text with `format=text`. Raises Refusal."""
+    """Return the response for `/metadata/instance` and below: a branch as JSON, a leaf as text. Raises Refusal."""
     address = {"privateIpAddress": "10.0.0.4", "publicIpAddress": ""}
     interface = {
         "ipv4": {"ipAddress": [address], "subnet": [{"address": "10.0.0.0", "prefix": "24"}]},
@@ -172,7 +172,7 @@ def instance_response(request: SimulatedRequest, vm: ScenarioVm) -> SimulatedRes
 
 
 def compute(vm: ScenarioVm) -> dict[str, Any]:
-    """The `compute` object of that VM; its own fields replace the default ones, and ids are derived from its name."""
+    """Return the VM's `compute` object. Its fields override the defaults; ids are derived from its name."""
     ids = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
     fields: dict[str, Any] = {**_DEFAULTS, **ids, **vm.fields}
     fields.setdefault("resourceId", _resource_id(fields))
@@ -197,6 +197,6 @@ def _resource_id(fields: dict[str, Any]) -> str:
 
 
 def _host_name(fields: dict[str, Any]) -> str:
-    """In a scale set it is never the name that `Resources` uses (Azure's counts in base 36)."""
+    """Return the host name. In a scale set it differs from the name in `Resources` (Azure's counts in base 36)."""
     stem, _, number = fields["name"].rpartition("_")
     return f"{stem}{number:0>6}" if fields["vmScaleSetName"] and number.isdecimal() else str(fields["name"])

@@ -1,4 +1,4 @@
-"""Scenarios: what the simulated platform is going to do, as checked values and as files: `scenarios/README.md`."""
+"""Scenarios: the steps of the simulated platform, as checked values and as files (`scenarios/README.md`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be played; the text has errors with their places, one per line."""
+    """An invalid scenario; the text has one error per line, with its position."""
 
 
 class Action(StrEnum):
-    """What the platform does in one step."""
+    """The platform's action in one step."""
 
     ANNOUNCE = "announce"
     CHANGE = "change"
@@ -43,7 +43,7 @@ class Action(StrEnum):
 
 
 class EventMoment(StrEnum):
-    """The moments of an event that a step can wait for."""
+    """The moments of an event for which a step can wait."""
 
     ANNOUNCED = "announced"
     APPROVED = "approved"
@@ -52,7 +52,7 @@ class EventMoment(StrEnum):
 
 
 class ScenarioVm(Struct, frozen=True):
-    """A VM: its name as in `Resources`, fields of `compute` that differ from the default ones, and its tags."""
+    """A VM: its name as in `Resources`, the fields of `compute` that differ from the defaults, and its tags."""
 
     name: Text
     fields: Mapping[str, str] = {}
@@ -60,10 +60,10 @@ class ScenarioVm(Struct, frozen=True):
 
 
 class ScenarioStep(Struct, frozen=True, forbid_unknown_fields=True, rename={"action": "do", "delay": "at"}):
-    """One action at one time; the file's keys are explained in `scenarios/README.md`.
+    """One action at one time; `scenarios/README.md` describes the keys of the file.
 
-    `delay` counts from the start or from `after`. It, `notice`, `lasts` and the approval times are seconds of platform
-    time. `event` is the label of the event.
+    `delay` counts from the start or from `after`. `delay`, `notice`, `lasts`, and the approval times are seconds of
+    platform time. `event` is the label of the event.
     """
 
     action: Action
@@ -91,7 +91,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
     length: Seconds = 0.0
 
     def vm(self, name: str | None = None) -> ScenarioVm:
-        """The VM of that name (letter case aside), the first one for None; ScenarioError for any other."""
+        """Return the VM of this name, in any letter case; the first one for None. Raises ScenarioError."""
         if name is None:
             return self.vms[0]
         for vm in self.vms:
@@ -101,7 +101,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Fields(Struct, rename="pascal", forbid_unknown_fields=True):
-    """Azure's fields that a scenario sets unless the step is `malformed`."""
+    """Azure's fields that a step may set if it isn't `malformed`."""
 
     event_id: str = ""
     event_type: str = ""
@@ -113,13 +113,13 @@ class _Fields(Struct, rename="pascal", forbid_unknown_fields=True):
 
 
 def names() -> tuple[str, ...]:
-    """The scenarios that ship with the package, in alphabetical order."""
+    """Return the names of the built-in scenarios in alphabetical order."""
     files = (resources.files(__package__) / "scenarios").iterdir()
     return tuple(sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json")))
 
 
 def load(name_or_path: str) -> Scenario:
-    """The shipped scenario of that name, or the one in that file. ScenarioError says what is wrong with it."""
+    """Return the built-in scenario of this name, or the one in this file. Raises ScenarioError."""
     if name_or_path in names():
         return parse(name_or_path, (resources.files(__package__) / "scenarios" / f"{name_or_path}.json").read_bytes())
     path = Path(name_or_path)
@@ -134,18 +134,18 @@ def load(name_or_path: str) -> Scenario:
 
 
 def _others(name: str) -> str:
-    """What is shipped, and the nearest of it."""
+    """Return a hint with the most similar name and the list of all names."""
     near = nearest(name, names())
-    return (f"; did you mean {near}?" if near else "") + f"\nThere are:\n{listed(names())}"
+    return (f"; did you mean {near}?" if near else "") + f"\nBuilt-in scenarios:\n{listed(names())}"
 
 
 def is_scenario(document: object) -> bool:
-    """True for a JSON object that is meant as a scenario, and not as a recorded document."""
+    """Return whether a JSON value is a scenario, not a recorded document."""
     return isinstance(document, dict) and "steps" in document and "vms" in document
 
 
 def parse(name: str, body: bytes | Mapping[str, Any]) -> Scenario:
-    """The checked scenario in `body`, a JSON text or the object read from one."""
+    """Check and return the scenario in `body`, a JSON text or the object parsed from one. Raises ScenarioError."""
     try:
         document = json.loads(body) if isinstance(body, bytes) else body
     except (ValueError, RecursionError) as error:
@@ -162,7 +162,7 @@ def parse(name: str, body: bytes | Mapping[str, Any]) -> Scenario:
 
 
 def _prepared(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The object in the shape of a `Scenario`: what is wrong in it stays, for the conversion to name."""
+    """Return the object in the shape of a `Scenario`. Invalid parts stay, and the conversion reports them."""
     vms, steps = document.get("vms"), document.get("steps")
     return {
         **_in_seconds(document),
@@ -189,22 +189,22 @@ def _step(raw: Any) -> Any:
 
 
 def _in_seconds(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with the times that are written as durations, such as "15m", in seconds."""
+    """Return a copy with durations ("15m") in seconds."""
     copy = dict(raw)
     for key in _TIMES:
         if isinstance(text := raw.get(key), str):
             try:
                 copy[key] = parse_duration(text)
             except ValueError:
-                continue  # the conversion names it
+                continue  # the conversion reports it
     return copy
 
 
 def _faults(scenario: Scenario) -> Iterator[str]:
-    """What is wrong in a scenario of the right shape, each with its place."""
+    """Yield the contradictions in a scenario of the right shape, each with its position."""
     vms = {vm.name for vm in scenario.vms}
     if len({folded(name) for name in vms}) < len(scenario.vms):
-        yield "vms: a name occurs twice"
+        yield "vms: duplicate name"
     labels: set[str] = set()
     ids: set[str] = set()
     for index, step in enumerate(scenario.steps):
@@ -215,29 +215,29 @@ def _faults(scenario: Scenario) -> Iterator[str]:
 
 def _faults_of(step: ScenarioStep, vms: set[str], labels: set[str], ids: set[str]) -> Iterator[str]:
     if step.after is not None and step.after[0] not in labels:
-        yield f"after names the event {step.after[0]!r}, and no earlier step does"
+        yield f"after: no earlier step has the event {step.after[0]!r}"
     if step.action is Action.SWITCH_OFF:
         return
     if not step.event:
-        yield "expected the label of an event as `event`"
+        yield "event: missing; expected the label of an event"
     if step.action is Action.ANNOUNCE and step.notice is None:
-        yield "an announcement needs its `notice`"
+        yield "notice: missing; required for announce"
     is_first = step.action is Action.ANNOUNCE or (step.action is Action.START and step.event not in labels)
     if not is_first and step.event not in labels:
-        yield f"no event {step.event!r} so far"
+        yield f"event: no earlier step announces or starts {step.event!r}"
     event_id = str(step.fields.get("EventId"))
     if is_first and (not _is_guid(event_id) or folded(event_id) in ids):
-        yield "expected in fields an EventId that is a GUID and used once"
+        yield "fields: expected an EventId that is a GUID and is used only once"
     ids.add(folded(event_id))
     if step.malformed:
         return
     if is_first and not {"EventType", "Resources"} <= step.fields.keys():
-        yield "expected in fields at least EventId, EventType and Resources"
+        yield "fields: expected at least EventId, EventType, and Resources"
     try:
         if not vms.issuperset(convert(step.fields, _Fields).resources):
-            yield "Resources names a VM that is not in `vms`"
+            yield "fields: Resources contains a VM that is not in `vms`"
     except ValidationError as error:
-        yield f"fields: {error} (`malformed` allows any)"
+        yield f"fields: {error}; set `malformed` to allow any value"
 
 
 def _is_guid(value: str) -> bool:

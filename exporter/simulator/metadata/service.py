@@ -1,4 +1,4 @@
-"""The simulated metadata service: as strict as the real one, on its own threads, on loopback unless told otherwise."""
+"""The simulated metadata service: as strict as the real one, on its own threads, on loopback by default."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MOST_KEPT = 100_000  # requests, and POSTs
 
 
 class ReceivedPost(NamedTuple):
-    """A POST to the events: when it came (seconds since the epoch), its body, and the status it was answered with.
+    """A POST to the events: its time (seconds since the epoch), its body, and the status of the response.
 
-    `status` is 0 where no answer was sent.
+    `status` is 0 if no response was sent.
     """
 
     time: float
@@ -32,7 +32,7 @@ class ReceivedPost(NamedTuple):
 
     @property
     def event_ids(self) -> tuple[str, ...]:
-        """The EventIds it asked to start, as received; empty for a malformed body."""
+        """The EventIds in the body, as received; empty for a malformed body."""
         try:
             return tuple(protocol.start_requests(self.body))
         except Refusal:
@@ -40,11 +40,11 @@ class ReceivedPost(NamedTuple):
 
 
 class MetadataService:
-    """A metadata service that plays a scenario as one of its VMs sees it. A context manager; `url` is its base.
+    """A metadata service that plays a scenario for one of its VMs. A context manager; `url` is its base.
 
-    The port is taken and the play begins at once; requests are answered from `start()` (or `with`) on. `platform` is
-    the play behind it and may be given to further services, one for each VM of the scenario: they all then see, and
-    approve, the same events. `clock` gives seconds since the epoch.
+    The port is bound and the play starts at once; requests are served from `start()` (or `with`) on. Several services,
+    one for each VM, can share one `platform`: then they show and approve the same events. `clock` returns seconds since
+    the epoch.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class MetadataService:
         repeat: bool = False,
         platform: Play | None = None,
     ) -> None:
-        """Raises ScenarioError for an unknown VM, FaultError for an unknown fault, OSError for a taken address."""
+        """Bind the port. Raises ScenarioError (unknown VM), FaultError (unknown fault), or OSError (address in use)."""
         self.vm = scenario.vm(vm)
         self.posts: deque[ReceivedPost] = deque(maxlen=_MOST_KEPT)
         self.requests: deque[SimulatedRequest] = deque(maxlen=_MOST_KEPT)
@@ -74,15 +74,15 @@ class MetadataService:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, without a slash at its end."""
+        """`http://HOST:PORT`, without a trailing slash."""
         return self._server.url
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         self._server.start()
 
     def close(self) -> None:
-        """Stop answering and end every connection and thread. A second call does nothing."""
+        """Stop serving and end every connection and thread. A second call does nothing."""
         self._server.close()
         self._notify()
 
@@ -96,9 +96,9 @@ class MetadataService:
         self.close()
 
     def set_document(self, document: bytes | Mapping[str, Any] | None) -> None:
-        """Answer every GET of the events with exactly this, from the next one on; None goes back to the scenario.
+        """Return exactly this for every further GET of the events; None returns to the scenario.
 
-        A POST is then answered by the ids of this document, as far as it can be read; nothing ever starts.
+        Until then, a POST is accepted if this document has its ids, and nothing starts.
         """
         self._fixed = document if isinstance(document, bytes) or document is None else json.dumps(document).encode()
 
@@ -107,16 +107,16 @@ class MetadataService:
         self._faults.set(*filter(None, specs))
 
     def finished(self) -> bool:
-        """True once the play is over; its last document is answered on."""
+        """Return whether the play has ended; the service continues to return the last document."""
         return self.platform.finished(utc(self._clock()))
 
     def wait_until(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to `timeout` seconds until `holds`, which is asked again after each request; whether it does."""
+        """Wait up to `timeout` seconds until `holds()`, checked after each request. Return whether it became true."""
         with self._changed:
             return self._changed.wait_for(lambda: holds() or self._server.stopping.is_set(), timeout) and holds()
 
     def _respond(self, request: SimulatedRequest, connection: transport.MetadataConnection) -> None:
-        """Answer one whole request on its connection, or fail to, as the faults in force say."""
+        """Respond to one complete request on its connection, subject to the active faults."""
         self.requests.append(request)
         where = "events" if request.place == protocol.EVENTS_PATH else "instance"
         if delay := self._faults.take(where, lambda fault: fault.name == "slow"):
@@ -127,7 +127,7 @@ class MetadataService:
         )
         response = self._faulty_response(request, fault)
         if is_post and where == "events":
-            # Before it is sent: who has the response finds its POST here.
+            # Before the response is sent, so that a client with a response finds its POST here.
             status = response.status if response and not (fault and fault.name == "post-reset") else 0
             self.posts.append(ReceivedPost(request.time, request.body, status))
         self._notify()
@@ -139,7 +139,7 @@ class MetadataService:
             connection.reset()
 
     def _faulty_response(self, request: SimulatedRequest, fault: Fault | None) -> SimulatedResponse | None:
-        """The response, None for none at all; an approval that counts has counted afterwards."""
+        """Return the response, None for none. A valid approval is in effect afterwards."""
         change = self.platform.now(utc(self._clock()))
         if change.silent and self._fixed is None:
             return None
@@ -147,7 +147,7 @@ class MetadataService:
             return None
         if fault is None:
             return self._response(request, change)
-        # A fault comes before the request is read, except that of a lost answer: nothing is approved.
+        # A fault prevents the approval, except post-reset, which only loses the response.
         lost = request.method == "POST" and fault.name != "post-reset"
         return apply_fault(fault, SimulatedResponse(200) if lost else self._response(request, change))
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on threads, with access to the socket: to answer as the service does, and to fail in every known way."""
+"""HTTP/1.1 on threads, with access to the socket, so that the service can fail in every known way."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from exporter.simulator.faults import Fault
 from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, SimulatedRequest, SimulatedResponse
 
 _IDLE_SECONDS = 300.0
-_READ_OF_REFUSED = 1024 * 1024  # bytes of a refused body that are read, so that the refusal is not lost in a reset
+_READ_OF_REFUSED = 1024 * 1024  # bytes of a rejected body to read, so that a reset does not lose the response
 _BLANKS = b" " * 65536
 
 
 class Server(socketserver.TCPServer):
-    """Listens at once, answers from `start()` on, one thread for each connection; all have ended after `close()`."""
+    """A server that listens at once and serves from `start()` on, with one thread per connection until `close()`."""
 
     allow_reuse_address = os.name == "posix"  # on Windows it lets two programs listen on one port
     request_queue_size = 128
@@ -51,11 +51,11 @@ class Server(socketserver.TCPServer):
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._loop.start()
 
     def close(self) -> None:
-        """Stop accepting, cut every connection and wait for the threads."""
+        """Stop accepting, close every connection, and wait for the threads."""
         self.stopping.set()
         if self._loop.is_alive():
             self.shutdown()
@@ -70,7 +70,7 @@ class Server(socketserver.TCPServer):
             thread.join(5)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer this connection on a thread of its own."""
+        """Serve this connection on its own thread."""
         thread = threading.Thread(target=self._serve_client, args=(request, client_address), daemon=True)
         with self._lock:
             self._clients[thread] = request
@@ -80,7 +80,7 @@ class Server(socketserver.TCPServer):
         try:
             self.finish_request(request, client_address)
         except (OSError, ValueError):
-            # The client has left, or `close` cut the connection.
+            # The client disconnected, or `close` closed the connection.
             pass
         finally:
             self.shutdown_request(request)
@@ -89,7 +89,7 @@ class Server(socketserver.TCPServer):
 
 
 class MetadataConnection(BaseHTTPRequestHandler):
-    """One client's connection: `send`, `reset` or `hang` is how a request on it is answered."""
+    """One client's connection. Each request ends in a call of `send`, `reset`, or `hang`."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -97,7 +97,7 @@ class MetadataConnection(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def send(self, response: SimulatedResponse, fault: Fault | None = None) -> None:
-        """Send the response, in the way of the fault."""
+        """Send the response, modified by the fault."""
         name = fault.name if fault else ""
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in response.headers]
@@ -133,7 +133,7 @@ class MetadataConnection(BaseHTTPRequestHandler):
         self.connection.close()
 
     def hang(self, seconds: float) -> None:
-        """Send nothing for so many seconds, then close."""
+        """Send nothing for this many seconds, then close."""
         self.close_connection = True
         self.server.stopping.wait(seconds)
 
@@ -152,7 +152,7 @@ class MetadataConnection(BaseHTTPRequestHandler):
             self.connection.sendall(_BLANKS)
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        # Unknown methods are for the service to refuse (405) and not for http.server (501).
+        # The service rejects unknown methods (405), not http.server (501).
         if name.startswith("do_"):
             return self._respond
         raise AttributeError(name)
@@ -172,7 +172,7 @@ class MetadataConnection(BaseHTTPRequestHandler):
         self.close_connection |= self.server.stopping.is_set()
 
     def _body(self) -> bytes:
-        """The whole body. Raises Refusal, after which the rest of it is on the connection."""
+        """Return the whole body. Raises Refusal, and may leave a rest of the body unread."""
         text = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
         if "Transfer-Encoding" in self.headers:
             raise Refusal(400, "Bad request. A body comes with its Content-Length")
@@ -184,10 +184,10 @@ class MetadataConnection(BaseHTTPRequestHandler):
         return self.rfile.read(int(text))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses (a malformed request line, say), in the service's own shape."""
+        """Send an error of http.server (for example, a malformed request line) in the service's format."""
         del explain
         self.close_connection = True
         self.send(Refusal(code, message or "Bad request").response)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: `MetadataService.requests` keeps them."""
+        """Log nothing: `MetadataService.requests` keeps the requests."""
