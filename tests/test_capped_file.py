@@ -1,4 +1,4 @@
-"""Small files: read whole, and never more than they may hold."""
+"""Small files are read whole, and never beyond their limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.files import TooLarge, WrongEncoding, decoded, in_utf8, not_ascii,
 
 
 def test_a_file_within_its_limit_is_read_whole(tmp_path: Path) -> None:
-    """Up to the limit and no further."""
+    """Up to the limit, and no further."""
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert read_capped(path, 5) == read_capped(str(path), 6) == b"12345"
@@ -20,14 +20,14 @@ def test_a_file_within_its_limit_is_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file without an end")
-def test_a_file_without_an_end_is_too_large() -> None:
-    """A device is not read for ever."""
+def test_a_device_is_too_large() -> None:
+    """Reading a device ends."""
     with pytest.raises(TooLarge):
         read_capped("/dev/zero", 1 << 20)
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    """A missing file is an OSError, a path that is none a ValueError."""
+def test_unreadable_files_raise_an_error(tmp_path: Path) -> None:
+    """A missing file is an OSError, an invalid path a ValueError."""
     with pytest.raises(FileNotFoundError):
         read_capped(tmp_path / "missing", 1)
     with pytest.raises(ValueError, match="null"):
@@ -44,8 +44,8 @@ AS_SAVED = {
 
 
 @pytest.mark.parametrize("saved_by", AS_SAVED)
-def test_a_file_is_the_same_text_however_it_was_saved(saved_by: str) -> None:
-    """UTF-8 with and without a byte order mark, and UTF-16 with one, are one text, without the mark."""
+def test_supported_encodings_give_the_same_text(saved_by: str) -> None:
+    """UTF-8 with and without a byte order mark, and UTF-16 with one, give the same text, without the mark."""
     assert decoded(AS_SAVED[saved_by]) == TEXT
     assert in_utf8(AS_SAVED[saved_by]) == TEXT.encode()
 
@@ -62,8 +62,8 @@ def test_a_file_is_the_same_text_however_it_was_saved(saved_by: str) -> None:
         (b"abc\0", "a NUL character"),
     ],
 )
-def test_what_cannot_be_read_says_how_to_save_it(content: bytes, found: str) -> None:
-    """The sentence names what was found and the command that writes what is read, and shows nothing of the text."""
+def test_an_unreadable_encoding_is_reported_with_a_fix(content: bytes, found: str) -> None:
+    """The error has what was found and a command that saves a readable file, and quotes nothing of the text."""
     with pytest.raises(WrongEncoding) as caught:
         decoded(content)
     assert found in str(caught.value)
@@ -71,13 +71,13 @@ def test_what_cannot_be_read_says_how_to_save_it(content: bytes, found: str) -> 
     assert "schl" not in str(caught.value)
 
 
-def test_damage_can_be_kept_to_its_place() -> None:
-    """A torn file in UTF-16 is read up to its end where that is asked for."""
+def test_damaged_text_can_be_read_partly() -> None:
+    """A truncated UTF-16 file is read up to its end on request."""
     assert in_utf8(codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1], "replace").decode() == TEXT[:-1] + "\ufffd"
 
 
-def test_a_hole_at_the_beginning_is_not_taken_for_an_encoding() -> None:
-    """After a power failure a file may begin with NULs: a recording is read behind them, and settings are refused."""
+def test_nuls_at_the_beginning_are_not_read_as_an_encoding() -> None:
+    """After a power failure a file may begin with NULs: a recording is read after them, and settings are rejected."""
     torn = b"\0" * 100 + b"\n" + TEXT.encode()
     assert in_utf8(torn, "replace") == torn
     with pytest.raises(WrongEncoding, match="a NUL character"):
@@ -85,6 +85,6 @@ def test_a_hole_at_the_beginning_is_not_taken_for_an_encoding() -> None:
 
 
 @pytest.mark.parametrize("saved_by", AS_SAVED)
-def test_a_library_of_ascii_is_not_given_what_it_overlooks(saved_by: str) -> None:
-    """OpenSSL finds no certificate behind a byte order mark."""
+def test_byte_order_mark_is_removed_for_openssl(saved_by: str) -> None:
+    """OpenSSL finds no certificate after a byte order mark."""
     assert not_ascii(AS_SAVED[saved_by]).endswith("`Set-Content -Encoding Ascii`") == ("editor" not in saved_by)

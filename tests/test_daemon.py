@@ -1,4 +1,4 @@
-"""Calls on daemon threads: what they return or raise is had in time, or they are left behind."""
+"""Calls on daemon threads: the caller gets their result or exception in time, or abandons them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def fails() -> None:
     raise LookupError("mine")
 
 
-def test_a_call_returns_raises_or_is_left_behind() -> None:
-    """The thread is a daemon's, and one that is left behind still ends by itself."""
+def test_a_call_returns_raises_or_is_abandoned() -> None:
+    """The thread is a daemon, and an abandoned one still ends by itself."""
     go = threading.Event()
     call = DaemonCall(lambda: go.wait(60), "waits")
     assert call.thread.daemon
@@ -29,7 +29,7 @@ def test_a_call_returns_raises_or_is_left_behind() -> None:
 
 
 def test_a_loop_awaits_a_call_and_may_close_before_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is raised, or logged, where no loop is left to hear of it."""
+    """Nothing is raised or logged if the loop has closed."""
     go = threading.Event()
 
     async def calls() -> None:

@@ -1,4 +1,4 @@
-"""Files of another user: refused where they decide what the agent does, hold a secret, or are written on."""
+"""Files of another user: rejected if they control the agent, contain a secret, or are written to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if sys.platform != "win32":
 
 
 def given(path: Path, owner: int = STRANGER) -> Path:
-    """The path, once its file belongs to this user."""
+    """Return the path, after making this user its owner."""
     os.chown(path, owner, owner)
     return path
 
@@ -67,7 +67,7 @@ def settings_errors(*words: str) -> str:
     [(0, 0, False), (0, 1000, False), (1000, 1000, False), (1000, 0, True), (1000, 1001, True), (65534, 0, True)],
 )
 def test_only_root_and_the_own_user_are_trusted(tmp_path: Path, owner: int, user: int, refused: bool) -> None:
-    """A file of root's is fine for every user, as one in a mounted ConfigMap is; nobody's is nobody's."""
+    """A file of root is trusted for every user, for example in a mounted ConfigMap; a file of `nobody` isn't."""
     path = tmp_path / "file"
     path.write_text("")
     status = given(path, owner).stat()
@@ -79,7 +79,7 @@ def test_only_root_and_the_own_user_are_trusted(tmp_path: Path, owner: int, user
 
 
 def test_link_and_its_target_are_judged(tmp_path: Path) -> None:
-    """A link of the stranger's, whatever it leads to, and a link to a stranger's file."""
+    """A link that belongs to another user is rejected for any target, and so is a link to another user's file."""
     (tmp_path / "own").write_text("")
     given(tmp_path / "own", 0)
     (tmp_path / "to-own").symlink_to("own")
@@ -95,7 +95,7 @@ def test_link_and_its_target_are_judged(tmp_path: Path) -> None:
 
 
 def test_settings_of_another_user_are_refused(tmp_path: Path) -> None:
-    """Exit code 2, with file, reason, and what to do; a policy to be reviewed may be anyone's."""
+    """The exit code is 2, with file, reason, and fix; a policy to review may belong to anyone."""
     path = tmp_path / "config.toml"
     path.write_text('[approval]\nmode = "enforce"\n')
     for command in ("run", "check"):
@@ -119,7 +119,7 @@ def test_connection_string_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["certificate", "client_certificate", "client_key"])
 def test_certificates_and_keys_of_another_user_are_refused(tmp_path: Path, key: str) -> None:
-    """Those that a library reads when the first record leaves, too."""
+    """This includes files that a library reads only when the first record is sent."""
     path = tmp_path / "file.pem"
     path.write_text("")
     flags = ["otlp.endpoint=http://127.0.0.1:4318", f"otlp.{key}={path}", "otlp.client_certificate=/etc/c.pem"]
@@ -131,7 +131,7 @@ def test_certificates_and_keys_of_another_user_are_refused(tmp_path: Path, key: 
 
 @pytest.mark.parametrize("name", ["web.yml", "server.crt", "server.key", "ca.crt"])
 def test_web_config_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
-    """The file itself and each that it names; one that is replaced by a stranger's later is not applied."""
+    """This includes the files it names; one that another user replaces later isn't applied."""
     authority = Authority()
     write(tmp_path, "server", *authority.issue("localhost"))
     (tmp_path / "ca.crt").write_text(authority.pem)
@@ -152,7 +152,7 @@ def test_web_config_of_another_user_is_refused(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("part", ["", "-wal", "-shm", "-journal"])
 def test_outbox_of_another_user_is_not_used(tmp_path: Path, part: str) -> None:
-    """It stays as it is, also in its mode, and is used as soon as it is given back; until then nothing is written."""
+    """The file and its mode don't change. It is used again once its owner is fixed; until then nothing is written."""
     path = tmp_path / "outbox.db"
     with closing(Outbox(path, 1 << 20)):
         pass
@@ -171,7 +171,7 @@ def test_outbox_of_another_user_is_not_used(tmp_path: Path, part: str) -> None:
 
 
 def test_folder_of_another_user_is_reported(tmp_path: Path) -> None:
-    """What is made in it may be replaced."""
+    """Another user may replace files in it."""
     assert open_folder(tmp_path) == ""
     assert SENTENCE in open_folder(given(tmp_path))
     with closing(Outbox(tmp_path / "outbox.db", 1 << 20)) as outbox:
@@ -179,7 +179,7 @@ def test_folder_of_another_user_is_reported(tmp_path: Path) -> None:
 
 
 def test_recording_and_log_of_another_user_are_not_written(tmp_path: Path) -> None:
-    """What another user owns is also read by that user."""
+    """The owner of such a file could read it."""
     path = tmp_path / "file"
     path.write_text("")
     given(path)
@@ -194,8 +194,8 @@ def test_recording_and_log_of_another_user_are_not_written(tmp_path: Path) -> No
     assert path.read_bytes() == b""
 
 
-def test_other_readers_take_files_of_anyone(tmp_path: Path) -> None:
-    """A recording to replay, or a scenario, may be a colleague's."""
+def test_other_readers_accept_files_of_any_user(tmp_path: Path) -> None:
+    """A recording or scenario to replay may belong to another user."""
     path = tmp_path / "recording.jsonl"
     path.write_text("{}")
     given(path)
@@ -204,8 +204,8 @@ def test_other_readers_take_files_of_anyone(tmp_path: Path) -> None:
         read_trusted(path, 10)
 
 
-def test_probe_tells_root_of_an_outbox_that_is_another_users(tmp_path: Path) -> None:
-    """The agent may run as that user, in a folder of its own: one warning, with the number."""
+def test_probe_warns_root_about_an_outbox_of_another_user(tmp_path: Path) -> None:
+    """The agent may run as that user in its own directory: one warning, with the user's number."""
     path = given(tmp_path) / "outbox.db"
     with closing(Outbox(path, 1 << 20)):
         pass

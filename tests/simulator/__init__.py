@@ -1,1 +1,1 @@
-"""Tests of the stand-ins for Azure, which other tests rely on."""
+"""Tests of the simulated services, which other tests rely on."""

@@ -1,1 +1,1 @@
-"""Tests of the Event Hubs broker with Azure's own SDK and with bare AMQP."""
+"""Tests of the Event Hubs broker with Azure's own SDK and with plain AMQP."""

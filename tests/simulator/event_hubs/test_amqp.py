@@ -1,4 +1,4 @@
-"""The broker's AMQP 1.0 codec: what is written is read back as it was, and no bytes bring it down."""
+"""The broker's AMQP 1.0 codec: values are read back as written, and no bytes crash it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ VALUES = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """The value with its types: 1, True and UInt(1) are equal to Python and must not be to us."""
+    """Return the value with its types: 1, True, and UInt(1) are equal in Python but not in AMQP."""
     if isinstance(value, Described):
         return Described, typed(value.descriptor), typed(value.value)
     if isinstance(value, dict):
@@ -89,7 +89,7 @@ def typed(value: Any) -> Any:
 @given(VALUES, st.binary(max_size=5))
 @settings(max_examples=300, deadline=None)
 def test_every_value_is_read_back_as_it_was_written(value: Any, rest: bytes) -> None:
-    """Encoding and decoding returns the same value of the same AMQP type, and leaves what follows alone."""
+    """Encoding and decoding returns the same value of the same AMQP type, and doesn't touch the following bytes."""
     data = encode(value)
     back, end = decode(data + rest)
     assert typed(back) == typed(value)
@@ -98,8 +98,8 @@ def test_every_value_is_read_back_as_it_was_written(value: Any, rest: bytes) -> 
 
 @given(st.binary(max_size=80))
 @settings(max_examples=500, deadline=None)
-def test_any_bytes_are_a_value_or_a_codec_error(data: bytes) -> None:
-    """Hostile bytes never raise anything but CodecError."""
+def test_any_bytes_give_a_value_or_a_codec_error(data: bytes) -> None:
+    """Hostile bytes never raise anything except CodecError."""
     try:
         _value, end = decode(data)
     except CodecError:
@@ -138,7 +138,7 @@ def test_a_truncated_value_is_a_codec_error(value: Any, data: st.DataObject) -> 
     ],
 )
 def test_the_encodings_of_the_specification_are_read(data: str, value: Any) -> None:
-    """Every compact form of AMQP 1.0 part 1 that peers use is understood."""
+    """Every compact encoding of AMQP 1.0 part 1 that peers use is read."""
     assert typed(decode(bytes.fromhex(data))[0]) == typed(value)
 
 
@@ -161,13 +161,13 @@ def test_the_encodings_of_the_specification_are_read(data: str, value: Any) -> N
     ],
 )
 def test_malformed_values_are_codec_errors(data: bytes) -> None:
-    """Wrong sizes, counts, texts and depths are refused with the one error, without allocating what they announce."""
+    """Wrong sizes, counts, texts, and depths raise CodecError, without allocating what they announce."""
     with pytest.raises(CodecError):
         decode(data)
 
 
 def test_nesting_is_bounded() -> None:
-    """Values nest to a depth that is certain not to exhaust Python's stack."""
+    """Values nest up to a depth that never exhausts Python's stack."""
     value: Any = None
     for _ in range(MAX_DEPTH):
         value = [value]
@@ -178,7 +178,7 @@ def test_nesting_is_bounded() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1}, UInt(-1), UByte(256), 2**63, Symbol("é"), "\ud800", Array([1, "a"])])
 def test_values_without_an_amqp_type_are_refused(value: Any) -> None:
-    """Encoding never writes something else than what it was given."""
+    """Encoding never writes a different value."""
     with pytest.raises(CodecError):
         encode(value)
 
@@ -198,14 +198,14 @@ PERFORMATIVES: list[tuple[Performative, int]] = [
 
 @pytest.mark.parametrize(("performative", "fields"), PERFORMATIVES)
 def test_every_performative_is_written_with_all_its_fields(performative: Performative, fields: int) -> None:
-    """Azure's Python SDK fails on frames without their trailing nulls, so none is ever left out."""
+    """Azure's Python SDK fails on frames without their trailing nulls, so all are written."""
     described, _ = decode(frame(0, performative)[8:])
     assert len(described.value) == fields == len(get_type_hints(type(performative)))
 
 
 @pytest.mark.parametrize("performative", [performative for performative, _ in PERFORMATIVES])
 def test_trailing_nulls_may_be_missing(performative: Performative) -> None:
-    """A peer that leaves out trailing nulls, as AMQP allows, is understood."""
+    """A peer may omit trailing nulls, as AMQP allows."""
     described, _ = decode(frame(0, performative)[8:])
     fields = list(described.value)
     while fields and fields[-1] is None:
@@ -223,12 +223,12 @@ def test_trailing_nulls_may_be_missing(performative: Performative) -> None:
         [],  # mandatory fields missing
         ["l", UInt(0), None],
         [b"l", UInt(0), True],
-        ["l", 0, True],  # a long is no uint
+        ["l", 0, True],  # a long instead of a uint
         ["l", UInt(0), True, *[None] * 12],  # one field too many
     ],
 )
 def test_fields_of_the_wrong_type_are_codec_errors(fields: list[Any]) -> None:
-    """Behind the frame reader every field has the type that its name says."""
+    """After the frame reader, every field has the type of its definition."""
     content = encode(Described(ULong(0x12), fields))
     with pytest.raises(CodecError):
         next_frame(bytearray((8 + len(content)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + content))
@@ -236,8 +236,8 @@ def test_fields_of_the_wrong_type_are_codec_errors(fields: list[Any]) -> None:
 
 @given(st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_any_frame_content_is_a_frame_or_a_codec_error(content: bytes) -> None:
-    """A frame with a good header and random content never raises anything but CodecError."""
+def test_any_frame_content_gives_a_frame_or_a_codec_error(content: bytes) -> None:
+    """A frame with a valid header and random content never raises anything except CodecError."""
     buffer = bytearray((8 + len(content)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + content)
     try:
         received = next_frame(buffer)

@@ -1,4 +1,4 @@
-"""The local Event Hubs broker, seen by Azure's own SDK: what arrives, what is kept, over which transport."""
+"""The local Event Hubs broker, used by Azure's own SDK: messages and transports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def test_events_arrive_as_they_were_sent(broker: Broker) -> None:
-    """Body, id, content type, properties, key and order are the same in the broker and at each consumer group."""
+    """Body, id, content type, properties, key, and order are the same in the broker and in each consumer group."""
 
     async def work() -> list[list[tuple[str, EventData]]]:
         async with producer(broker.connection_string()) as client:
@@ -68,7 +68,7 @@ def test_events_arrive_as_they_were_sent(broker: Broker) -> None:
 
 
 def test_a_partition_key_always_selects_the_same_partition() -> None:
-    """Keys spread over partitions, and another broker puts each key where the first one did."""
+    """Keys spread over partitions, and another broker assigns each key to the same partition."""
 
     async def work(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
@@ -96,7 +96,7 @@ def test_a_partition_key_always_selects_the_same_partition() -> None:
 
 
 def test_a_consumer_begins_at_its_position() -> None:
-    """Start, offset, sequence number, time, inclusive or not, and "@latest" give exactly what lies behind them."""
+    """Every kind of position, inclusive or not, and "@latest" deliver exactly the messages after it."""
     seconds = itertools.count()
     with Broker(hubs={"hub": 1}, clock=lambda: NOON + timedelta(seconds=next(seconds))) as broker:
 
@@ -131,7 +131,7 @@ def test_a_consumer_begins_at_its_position() -> None:
 
 
 def test_large_messages_are_sent_in_several_frames(broker: Broker) -> None:
-    """A message beyond the frame size arrives whole in both directions; one beyond the limit is never sent."""
+    """A message beyond the frame size is complete in both directions; one beyond the limit is never sent."""
     body = bytes(range(256)) * (10 * MAX_FRAME_SIZE // 256)
 
     async def work() -> bytes:
@@ -147,7 +147,7 @@ def test_large_messages_are_sent_in_several_frames(broker: Broker) -> None:
 
 
 def test_many_clients_are_served_at_once(broker: Broker) -> None:
-    """A dozen SDK clients send while a hundred idle connections are open; all are counted, none is left behind."""
+    """A dozen SDK clients send while a hundred idle connections are open; all are counted and none remains."""
     peers = [Peer(broker.port) for _ in range(100)]
     for peer in peers:
         peer.begin()
@@ -173,7 +173,7 @@ def test_many_clients_are_served_at_once(broker: Broker) -> None:
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
-    """A server's context with a certificate of its own making for 127.0.0.1, and the file a client trusts it by."""
+    """Return a server's context with a new certificate for 127.0.0.1, and the file by which a client trusts it."""
     file = folder / "broker.pem"
     file.write_text("".join(self_signed("local broker")))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -183,7 +183,7 @@ def certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's call of aiohttp
 def test_websocket_and_tls_carry_the_same_messages(tmp_path: Path) -> None:
-    """Over websocket, TLS and both, the SDK sends and receives what it does without."""
+    """Over websocket, TLS, and both, the SDK sends and receives the same as without."""
     context, trusted = certificate(tmp_path)
 
     async def work(broker: Broker, transport: TransportType, tls: bool) -> list[tuple[str, EventData]]:
@@ -222,10 +222,10 @@ def test_websocket_and_tls_carry_the_same_messages(tmp_path: Path) -> None:
         ("/$servicebus/websocket", {"Upgrade": "websocket", "Sec-WebSocket-Protocol": "AMQPWSB10"}, 400),
     ],
 )
-def test_other_http_requests_are_answered_with_a_sentence(
+def test_other_http_requests_get_a_readable_error(
     broker: Broker, path: str, headers: dict[str, str], status: int
 ) -> None:
-    """A browser, or a client without the subprotocol, gets a sentence with what is expected."""
+    """A browser, or a client without the subprotocol, gets a text with the expected request."""
     connection = http.client.HTTPConnection("127.0.0.1", broker.port, timeout=PATIENCE)
     connection.request("GET", path, headers=headers)
     with connection.getresponse() as response:
@@ -235,7 +235,7 @@ def test_other_http_requests_are_answered_with_a_sentence(
 
 
 def test_stop_and_start_keep_port_and_messages() -> None:
-    """A broker that is started again is at the same place with the same messages; a taken port is an OSError."""
+    """A restarted broker has the same port and messages; a used port raises OSError."""
 
     async def work(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:

@@ -1,4 +1,4 @@
-"""What goes wrong on request at the local broker, as Azure's own SDK sees it."""
+"""Faults of the local broker, as seen by Azure's own SDK."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
-    """What the SDK left open is collected here, so that it never shows up in another test."""
+    """Collect what the SDK left open, so that it never affects another test."""
     yield
     gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Faults, and what the SDK makes of them: an exception's class and `error`, how many copies are stored."""
+    """Faults and their effect in the SDK: an exception's class and `error`, and the number of stored copies."""
 
     faults: tuple[str, ...]
     outcome: str | type[Exception]
@@ -44,7 +44,7 @@ class Case:
 CASES = [
     Case((), ACKNOWLEDGED, "", 1),
     Case(("accept", "drop-before-store*always"), ACKNOWLEDGED, "", 1),
-    # send_batch makes a second attempt of its own whatever retry_total says: a single fault is hardly seen
+    # send_batch always makes a second attempt, regardless of retry_total, which hides a single fault
     Case(("drop-before-store",), ACKNOWLEDGED, "", 1),
     Case(("drop-after-store",), ACKNOWLEDGED, "", 2),
     Case(("drop-before-store*always",), ConnectError, "socket-error", 0),
@@ -66,7 +66,7 @@ CASES = [
 
 
 async def first_send(broker: Broker, case: Case) -> tuple[str | type[Exception], str]:
-    """The outcome of a client's first send. The time of a hang counts from when the broker has stored its messages."""
+    """Return the outcome of a client's first send. The time of a hang counts from the storage of the messages."""
     async with producer(broker.connection_string()) as client:
         sending = asyncio.ensure_future(client.send_batch([event("x")]))
         try:
@@ -82,7 +82,7 @@ async def first_send(broker: Broker, case: Case) -> tuple[str | type[Exception],
 
 @pytest.fixture(scope="module")
 def seen() -> dict[tuple[str, ...], tuple[str | type[Exception], str, int]]:
-    """All cases at once, each with a broker of its own: one after the other they would take half a minute."""
+    """Run all cases at once, each with its own broker: one after the other would take half a minute."""
 
     async def run(case: Case, limit: asyncio.Semaphore) -> tuple[str | type[Exception], str, int]:
         async with limit:
@@ -102,7 +102,7 @@ def seen() -> dict[tuple[str, ...], tuple[str | type[Exception], str, int]]:
 def test_the_sdk_reports_each_fault_by_its_condition(
     case: Case, seen: dict[tuple[str, ...], tuple[str | type[Exception], str, int]]
 ) -> None:
-    """Each fault reaches the SDK as the exception, hang or acknowledgement that it stands for."""
+    """Each fault reaches the SDK as the matching exception, hang, or acknowledgement."""
     outcome, error, stored = seen[case.faults]
     if isinstance(case.outcome, type):
         assert isinstance(outcome, type), outcome
@@ -121,7 +121,7 @@ FAILURES: dict[str, tuple[Callable[[Broker], None], str]] = {
 
 
 def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
-    """Each failure is seen by a connected client, and once it is over the same client sends again."""
+    """A connected client sees each failure, and afterwards the same client sends again."""
 
     async def attempt(client: EventHubProducerClient) -> str:
         try:
@@ -151,7 +151,7 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
 
 
 def test_a_silent_management_request_gets_no_reply() -> None:
-    """A request on $management that is not answered leaves the SDK waiting, as a lost reply would."""
+    """Without a reply to a request on $management, the SDK waits, as with a lost reply."""
 
     async def scenario(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
@@ -177,8 +177,8 @@ def test_a_silent_management_request_gets_no_reply() -> None:
         ("detach:amqp:link:detach-forced*12", Fault("detach", "send", condition="amqp:link:detach-forced", times=12)),
     ],
 )
-def test_a_fault_is_read_as_it_is_written(text: str, fault: Fault) -> None:
-    """A word, an optional condition and an optional number of times."""
+def test_faults_are_parsed(text: str, fault: Fault) -> None:
+    """A fault is a name, an optional condition, and an optional number of times."""
     assert Faults(KINDS).parse(text) == fault
 
 
@@ -187,13 +187,13 @@ def test_a_fault_is_read_as_it_is_written(text: str, fault: Fault) -> None:
     ["", "explode", "released*0", "released*-1", "released:amqp:not-found", "silent *2", "*2", "send/released"],
 )
 def test_unknown_faults_are_refused_with_the_list(text: str) -> None:
-    """A misspelt fault never means that nothing goes wrong."""
+    """A misspelt fault is never ignored."""
     with pytest.raises(ValueError, match="fault"):
         Broker(faults=[text])
 
 
 def test_faults_are_consumed_in_their_order_and_stage_by_stage() -> None:
-    """Each moment takes the first fault that concerns it, as often as was asked; `always` stays till cleared."""
+    """Each moment takes the first matching fault, as often as requested; `always` stays until it is cleared."""
     faults = Faults(KINDS)
     for text in ("released*2", "cbs-refused", "modified*always"):
         faults.add(text)

@@ -1,4 +1,4 @@
-"""The broker and peers that violate AMQP: each gets the error condition, and no other client is affected."""
+"""The broker with peers that violate AMQP: each gets the error condition, and other clients aren't affected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ broker = pytest.fixture(running_broker)
 
 
 def test_an_event_hub_needs_a_token(broker: Broker) -> None:
-    """Without put-token a link to an event hub is refused as Event Hubs refuses it, on a connection that goes on."""
+    """Without a put-token, a link to an event hub is refused as by Event Hubs; the connection stays open."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.send(sender(f"amqps://ns/{HUB}", 1))
@@ -50,7 +50,7 @@ def test_an_event_hub_needs_a_token(broker: Broker) -> None:
 
 
 def management(peer: Peer, number: int, **properties: object) -> int:
-    """The status of READ on $management, asked with these application properties on a link that is there already."""
+    """Return the status of READ on $management, with these application properties on an attached link."""
     asked = {"operation": "READ", "type": "com.microsoft:eventhub", "name": HUB, **properties}
     request = encode(Described(ULong(0x74), asked)) + encode(Described(ULong(0x77), "x"))
     peer.write(frame(0, Transfer(UInt(1), UInt(number), bytes([number]), UInt(number), True), request))
@@ -61,7 +61,7 @@ def management(peer: Peer, number: int, **properties: object) -> int:
 
 
 def test_management_needs_a_token(broker: Broker) -> None:
-    """READ is refused on a connection on which no token was put, as an event hub is."""
+    """Like an event hub, READ is refused on a connection without a put-token."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.send(sender("$management", 1), receiver("$management", 2))
@@ -91,7 +91,7 @@ def test_management_needs_a_token(broker: Broker) -> None:
     ],
 )
 def test_links_to_unknown_addresses_are_detached_with_a_reason(broker: Broker, attach: Attach, expected: str) -> None:
-    """A wrong name, partition, direction or position gets the condition that says so."""
+    """A wrong name, partition, direction, or position gets the matching condition."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.put_token()
@@ -100,7 +100,7 @@ def test_links_to_unknown_addresses_are_detached_with_a_reason(broker: Broker, a
 
 
 def test_a_message_over_the_limit_detaches_the_link() -> None:
-    """Bytes beyond max-message-size are not collected: the link is detached with message-size-exceeded."""
+    """Bytes beyond max-message-size aren't collected: the link is detached with message-size-exceeded."""
     with Broker(max_message_size=100_000) as broker, Peer(broker.port) as peer:
         peer.begin()
         peer.put_token()
@@ -115,8 +115,8 @@ def test_a_message_over_the_limit_detaches_the_link() -> None:
         assert broker.unexpected_errors == []
 
 
-def test_what_is_no_message_is_rejected(broker: Broker) -> None:
-    """Undecodable bytes are answered with the outcome rejected and not stored."""
+def test_an_invalid_message_is_rejected(broker: Broker) -> None:
+    """Undecodable bytes get the outcome rejected and aren't stored."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.put_token()
@@ -129,7 +129,7 @@ def test_what_is_no_message_is_rejected(broker: Broker) -> None:
 
 
 def test_a_detach_after_end_is_tolerated(broker: Broker) -> None:
-    """Azure's SDK ends its session first and detaches its links then; the connection goes on."""
+    """Azure's SDK ends its session before it detaches its links; the connection stays open."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.put_token()
@@ -154,7 +154,7 @@ def test_a_detach_after_end_is_tolerated(broker: Broker) -> None:
     ],
 )
 def test_a_violation_closes_the_connection_with_its_condition(broker: Broker, broken: bytes, expected: str) -> None:
-    """The connection of a peer that breaks AMQP's rules is closed with the condition that names the rule."""
+    """The connection of a peer that violates AMQP is closed with the condition of the violated rule."""
     with Peer(broker.port) as peer:
         peer.begin()
         peer.write(broken)
@@ -164,15 +164,15 @@ def test_a_violation_closes_the_connection_with_its_condition(broker: Broker, br
 @pytest.mark.parametrize(
     "greeting", [b"AMQP\x00\x00\x09\x01", b"HTTP/1.1", b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1", b"\x00" * 8]
 )
-def test_other_protocols_are_answered_with_the_header_of_amqp(broker: Broker, greeting: bytes) -> None:
-    """A wrong protocol header is answered with the right one and the end of the connection."""
+def test_other_protocols_get_the_header_of_amqp(broker: Broker, greeting: bytes) -> None:
+    """A wrong protocol header gets the right one and the end of the connection."""
     with Peer(broker.port) as peer:
         peer.write(greeting)
         assert peer.read_all() == SASL_HEADER
 
 
 def test_random_frames_affect_no_other_client(broker: Broker) -> None:
-    """Hundreds of connections that send damaged frames end, each alone, and the SDK's next event is stored."""
+    """Hundreds of connections that send damaged frames each end separately, and the SDK's next event is stored."""
     chance = random.Random(20260301)  # noqa: S311  # damage must be the same in every run
     good = [
         frame(0, Open("peer")),
@@ -206,8 +206,8 @@ def test_random_frames_affect_no_other_client(broker: Broker) -> None:
     assert [message.body for message in broker.messages()] == [b"still here"]
 
 
-def test_a_slow_reader_holds_up_nobody() -> None:
-    """A consumer that gives credit for all and reads nothing meanwhile holds up no sender, and misses nothing."""
+def test_a_slow_reader_delays_no_other_client() -> None:
+    """A consumer that gives credit for all messages without reading delays no sender and misses no message."""
 
     async def scenario(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
@@ -226,8 +226,8 @@ def test_a_slow_reader_holds_up_nobody() -> None:
         assert broker.unexpected_errors == []
 
 
-def test_credit_is_less_what_is_in_flight() -> None:
-    """Credit counts from what the peer has received (part 2, 2.6.7): messages on their way to it use it up."""
+def test_credit_excludes_messages_in_flight() -> None:
+    """Credit counts from what the peer has received (part 2, 2.6.7): messages in flight use it up."""
 
     async def fill(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
@@ -241,15 +241,15 @@ def test_credit_is_less_what_is_in_flight() -> None:
         peer.begin()
         peer.put_token()
         peer.send(receiver(f"{HUB}/ConsumerGroups/g/Partitions/0", 1, "amqp.annotation.x-opt-offset > '-1'"))
-        # By the peer: how many it has received, the credit; by the broker: how many it has sent, the credit left.
+        # From the peer: number received and credit. From the broker: number sent and remaining credit.
         for received, credit, sent, left in ((0, 2, 2, 0), (0, 2, 2, 0), (1, 2, 3, 0), (0, 3, 3, 0), (3, 9, 5, 7)):
             peer.send(flow(received, credit))
             while (answer := peer.expect(Flow)).handle != 1:
-                """The flows of the link to $cbs."""
+                """Return the flows of the link to $cbs."""
             assert (answer.delivery_count, answer.link_credit) == (sent, left), (received, credit)
 
 
 def condition(error: Described | None) -> str:
-    """The condition of an AMQP error."""
+    """Return the condition of an AMQP error."""
     assert error is not None
     return str(error.value[0])

@@ -1,4 +1,4 @@
-"""The faults of the simulated metadata service: each does what its name says, where and when it is set."""
+"""The faults of the simulated metadata service: effect, place, and duration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUS_FAULTS = [name for name in faults.KINDS if name.isdecimal()]
 
 @pytest.mark.parametrize("name", STATUS_FAULTS)
 def test_a_status_fault_fails_reads_and_approvals(name: str) -> None:
-    """Every numbered fault is that status for GET and POST, approves nothing, and is gone once cleared."""
+    """Every numbered fault is that status for GET and POST, approves nothing, and ends when cleared."""
     clock = Clock(START)
     with playing("live-migration", clock, faults=[name]) as service:
         clock.now += 60
@@ -36,7 +36,7 @@ def test_a_status_fault_fails_reads_and_approvals(name: str) -> None:
 
 
 def test_body_faults_send_no_document() -> None:
-    """Each fault of the body gives what its name says, and never by accident a good document."""
+    """Each fault of the body has the effect of its name, and never gives a valid document by accident."""
     clock = Clock(START)
     with playing("live-migration", clock) as service:
         clock.now += 60
@@ -65,7 +65,7 @@ def test_body_faults_send_no_document() -> None:
 
 @pytest.mark.not_wine("a reset comes there as the end of the connection")
 def test_connection_faults_break_the_connection() -> None:
-    """Reset, gap, half-close, hang and drip leave a client without a whole answer, in their own way."""
+    """Reset, gap, half-close, hang, and drip each leave a client without a complete response."""
     with playing("live-migration", Clock(START)) as service:
         service.fault("reset")
         with pytest.raises(ConnectionResetError):
@@ -88,8 +88,8 @@ def test_connection_faults_break_the_connection() -> None:
         assert not service.posts
 
 
-def test_an_endless_answer_goes_on_until_the_client_leaves() -> None:
-    """`endless` announces no length and does not stop by itself."""
+def test_an_endless_response_continues_until_the_client_disconnects() -> None:
+    """`endless` announces no length and doesn't stop by itself."""
     with playing("quiet", Clock(START), faults=["endless"]) as service:
         address = urlsplit(service.url)
         with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=5) as client:
@@ -101,8 +101,8 @@ def test_an_endless_answer_goes_on_until_the_client_leaves() -> None:
                 received += len(chunk)
 
 
-def test_post_faults_leave_reads_alone() -> None:
-    """post-* leaves reading alone; only post-reset approves, and its answer is lost."""
+def test_post_faults_do_not_affect_reads() -> None:
+    """post-* doesn't affect reads; only post-reset approves, and loses the response."""
     for name, status, approvals in (
         ("post-400", 400, 0),
         ("post-500", 500, 0),
@@ -124,7 +124,7 @@ def test_post_faults_leave_reads_alone() -> None:
 
 
 def test_a_fault_applies_to_its_place_and_its_count() -> None:
-    """A delay comes on top of the first other one."""
+    """A delay applies in addition to the first other fault."""
     with playing("quiet", Clock(START)) as service:
         service.fault("instance/404", "500*2")
         assert [ask(service).status for _ in range(3)] == [500, 500, 200]
@@ -151,7 +151,7 @@ def test_a_fault_applies_to_its_place_and_its_count() -> None:
     ],
 )
 def test_an_unknown_fault_is_refused(spec: str) -> None:
-    """A fault that cannot be understood is an error that repeats it, and leaves those in force alone."""
+    """An invalid fault is an error that quotes it, and doesn't change the active ones."""
     with pytest.raises(FaultError, match=re.escape(spec or "''")):
         Faults(faults.KINDS, faults.PLACES).parse(spec)
     with playing("quiet", Clock(START), faults=["500"]) as service:
@@ -163,7 +163,7 @@ def test_an_unknown_fault_is_refused(spec: str) -> None:
 
 @pytest.mark.not_wine("a shutdown there does not wake the thread that waits to receive")
 def test_closing_leaves_no_thread_and_no_connection() -> None:
-    """Whatever its clients are in the middle of, a closed service waits for none of them; closing twice is fine."""
+    """A closed service waits for none of its clients; closing twice is allowed."""
     before = set(threading.enumerate())
     service = playing("quiet", Clock(START), faults=["hang*1"])
     service.start()

@@ -1,4 +1,4 @@
-"""The simulated platform without a server: every shipped story, and what must hold for any other."""
+"""The simulated platform without a server: every built-in scenario, and properties of random ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Seen = list[tuple[float, int, list[str]]]
 
 
 def play(name: str, approvals: Sequence[AcceptedStartRequest] = ()) -> Seen:
-    """A shipped story as (seconds, incarnation, statuses)."""
+    """Return a built-in scenario as (seconds, incarnation, statuses)."""
     loaded = scenario.load(name)
     return [
         (
@@ -36,7 +36,7 @@ def play(name: str, approvals: Sequence[AcceptedStartRequest] = ()) -> Seen:
 
 
 def one_event(kind: str, scheduled: float, started: float, gone: float) -> Seen:
-    """An event that is scheduled, started, and gone."""
+    """Return an event that is scheduled, started, and removed."""
     seen = [(scheduled, 2, [f"{kind} Scheduled"]), (started, 3, [f"{kind} Started"]), (gone, 4, [])]
     return [(0, 1, []), *seen]
 
@@ -103,7 +103,7 @@ UNAPPROVED: Mapping[str, Seen] = {
     "user-reboot": one_event("Reboot", 20, 920, 1010),
     "user-redeploy": one_event("Redeploy", 20, 620, 920),
 }
-# An approval 10 s after the announcement: when the event starts, and when it is gone.
+# An approval 10 s after the announcement: the times of the start and the removal.
 APPROVED = {
     "host-agent-maintenance": (35, 56),
     "live-migration": (45, 62),
@@ -115,20 +115,20 @@ APPROVED = {
 }
 
 
-def test_every_shipped_scenario_is_tested() -> None:
-    """No scenario ships without its golden telling."""
+def test_every_built_in_scenario_is_tested() -> None:
+    """Every built-in scenario has an expected timeline."""
     assert set(scenario.names()) == set(UNAPPROVED)
 
 
 @pytest.mark.parametrize("name", UNAPPROVED)
 def test_each_scenario_plays_as_written(name: str) -> None:
-    """Without approvals every scenario gives these documents at these times."""
+    """Without approvals, every scenario gives these documents at these times."""
     assert play(name) == UNAPPROVED[name]
 
 
 @pytest.mark.parametrize("name", APPROVED)
 def test_an_approval_starts_an_event_early_or_waits_for_the_other_tenants(name: str) -> None:
-    """An approved event starts after its own delay, once the others agree, or at NotBefore if they never do."""
+    """An approved event starts after its delay, once the others approve, or at NotBefore if they never do."""
     loaded = scenario.load(name)
     step = loaded.steps[0]
     approval = AcceptedStartRequest(step.fields["EventId"].lower(), loaded.start + timedelta(seconds=step.delay + 10))
@@ -158,8 +158,8 @@ def test_the_documented_live_migration_is_the_same_to_the_letter() -> None:
     ]
 
 
-def test_an_event_changes_after_it_was_approved() -> None:
-    """The approved short freeze becomes a long one of two VMs and starts none the less."""
+def test_an_event_can_change_after_its_approval() -> None:
+    """The approved short freeze becomes a long one of two VMs and starts nevertheless."""
     loaded = scenario.load("changed-after-approval")
     approval = AcceptedStartRequest(loaded.steps[0].fields["EventId"], loaded.start + timedelta(seconds=21))
     seen = [event for _, document in documents(loaded, approvals=[approval]) for event in document["Events"]]
@@ -171,7 +171,7 @@ def test_an_event_changes_after_it_was_approved() -> None:
 
 
 def test_ids_are_used_once_and_come_in_both_cases() -> None:
-    """No two shipped events share an id, and clients meet upper and lower case."""
+    """No two built-in events share an id, and ids come in upper and lower case."""
     ids = [
         step.fields["EventId"]
         for name in scenario.names()
@@ -183,8 +183,8 @@ def test_ids_are_used_once_and_come_in_both_cases() -> None:
     assert any(event_id.islower() for event_id in ids)
 
 
-def test_the_readme_names_every_key_of_a_scenario() -> None:
-    """The README of the scenarios names every key that a file may hold."""
+def test_the_readme_documents_every_key_of_a_scenario() -> None:
+    """The README of the scenarios documents every key of a file."""
     readme = (resources.files("exporter.simulator.metadata") / "scenarios" / "README.md").read_text()
     for key in {*Scenario.__struct_encode_fields__, *ScenarioStep.__struct_encode_fields__, "wait"} - {"name"}:
         assert f"`{key}`" in readme
@@ -196,7 +196,7 @@ SECONDS = st.integers(0, 600) | st.floats(0, 600, allow_nan=False).map(lambda va
 
 @st.composite
 def steps(draw: st.DrawFn) -> ScenarioStep:
-    """Any step, sensible or not."""
+    """A strategy for any step, meaningful or not."""
     label = draw(st.sampled_from(LABELS))
     action = draw(st.sampled_from(Action))
     fields: dict[str, Any] = {}
@@ -228,10 +228,10 @@ APPROVALS = st.lists(st.tuples(st.sampled_from((0, 1, 2)), SECONDS), max_size=4)
 
 
 @given(st.lists(steps(), max_size=8), APPROVALS, st.sampled_from((1.0, 3.0, 60.0)))
-def test_the_number_grows_by_one_exactly_when_the_events_change(
+def test_incarnation_grows_by_one_exactly_when_the_events_change(
     script: list[ScenarioStep], approvals: list[AcceptedStartRequest], speed: float
 ) -> None:
-    """For any script the number and the events move together, in the order of time."""
+    """In any scenario, DocumentIncarnation and the events change together, in the order of time."""
     platform = Platform(Scenario("any", "any", (ScenarioVm("vm"),), tuple(script)), START, speed)
     timeline = platform.timeline(approvals)
     assert timeline[0].at == START
@@ -248,7 +248,7 @@ def test_the_number_grows_by_one_exactly_when_the_events_change(
 def test_an_approval_never_changes_earlier_documents(
     script: list[ScenarioStep], approvals: list[AcceptedStartRequest], after: float
 ) -> None:
-    """Documents before an approval stay as they were: a server may play the scenario again after each."""
+    """Documents before an approval don't change, so a server may replay the scenario after each."""
     platform = Platform(Scenario("any", "any", (ScenarioVm("vm"),), tuple(script)), START)
     at = START + timedelta(seconds=after)
     early = [approval for approval in approvals if approval.at < at]
@@ -260,7 +260,7 @@ def test_an_approval_never_changes_earlier_documents(
 
 @given(st.floats(0, 5000), st.floats(0.1, 1000), st.floats(0.001, 1e4))
 def test_nothing_starts_before_its_not_before(at: float, notice: float, speed: float) -> None:
-    """Unapproved, an event is Scheduled until the whole second that it named, and Started from there on."""
+    """Without approval, an event is Scheduled until the whole second of its NotBefore, and Started from then on."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "EventType": "Reboot", "Resources": ["vm"]}
     step = ScenarioStep(Action.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
     timeline = Platform(Scenario("any", "any", (ScenarioVm("vm"),), (step,)), START, speed).timeline()
@@ -270,7 +270,7 @@ def test_nothing_starts_before_its_not_before(at: float, notice: float, speed: f
 
 
 def test_a_malformed_event_is_published_as_written() -> None:
-    """`malformed` lets a story show what the real service should never send."""
+    """`malformed` lets a scenario publish what the real service should never send."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "Resources": "vm", "NotBefore": 5, "EventStatus": None}
     step = {"at": 0, "do": "announce", "event": "a", "notice": 60, "malformed": True, "fields": fields}
     loaded = scenario.parse("malformed", {"description": "malformed", "vms": ["vm"], "steps": [step]})
@@ -312,8 +312,8 @@ GOOD: dict[str, Any] = {"description": "good", "vms": ["a"], "steps": [ANNOUNCED
         ({"steps": [{**ANNOUNCED, "fields": []}]}, "$.steps[0].fields"),
     ],
 )
-def test_a_key_of_the_wrong_form_is_named(file: dict[str, Any], place: str) -> None:
-    """The first key that has another form than the description is named with its place."""
+def test_a_key_of_the_wrong_type_is_reported(file: dict[str, Any], place: str) -> None:
+    """The first key of the wrong type is reported with its position."""
     scenario.parse("good", GOOD)
     with pytest.raises(ScenarioError) as error:
         scenario.parse("bad", {**GOOD, **file})
@@ -321,8 +321,8 @@ def test_a_key_of_the_wrong_form_is_named(file: dict[str, Any], place: str) -> N
     assert place in str(error.value)
 
 
-def test_all_contradictions_of_a_file_are_named_at_once() -> None:
-    """What does not go together is named step by step."""
+def test_all_contradictions_of_a_file_are_reported_at_once() -> None:
+    """Contradictions are reported step by step."""
     steps = [
         {"after": "x gone", "do": "announce", "event": "x", "fields": {"EventId": "no", "Resources": ["z"]}},
         {"do": "change", "event": "y", "at": 1, "fields": {"NotBefore": ""}},
@@ -332,30 +332,30 @@ def test_all_contradictions_of_a_file_are_named_at_once() -> None:
     ]
     with pytest.raises(ScenarioError) as error:
         scenario.parse("bad", {**GOOD, "vms": ["a", "A"], "steps": steps})
-    assert [line.removeprefix("bad: ").partition(" (")[0] for line in str(error.value).splitlines()] == [
-        "vms: a name occurs twice",
-        "steps[0]: after names the event 'x', and no earlier step does",
-        "steps[0]: an announcement needs its `notice`",
-        "steps[0]: expected in fields an EventId that is a GUID and used once",
-        "steps[0]: expected in fields at least EventId, EventType and Resources",
-        "steps[0]: Resources names a VM that is not in `vms`",
-        "steps[1]: no event 'y' so far",
+    assert [line.removeprefix("bad: ").partition("; set `malformed`")[0] for line in str(error.value).splitlines()] == [
+        "vms: duplicate name",
+        "steps[0]: after: no earlier step has the event 'x'",
+        "steps[0]: notice: missing; required for announce",
+        "steps[0]: fields: expected an EventId that is a GUID and is used only once",
+        "steps[0]: fields: expected at least EventId, EventType, and Resources",
+        "steps[0]: fields: Resources contains a VM that is not in `vms`",
+        "steps[1]: event: no earlier step announces or starts 'y'",
         "steps[1]: fields: Object contains unknown field `NotBefore`",
         "steps[2]: fields: Expected `int`, got `bool` - at `$.DurationInSeconds`",
-        "steps[3]: expected the label of an event as `event`",
-        "steps[4]: expected in fields an EventId that is a GUID and used once",
+        "steps[3]: event: missing; expected the label of an event",
+        "steps[4]: fields: expected an EventId that is a GUID and is used only once",
     ]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b" " * (scenario.MAX_BYTES + 1)])
-def test_what_is_no_scenario_is_refused(body: bytes) -> None:
-    """Anything but a JSON object of bounded size is a ScenarioError, whatever it is."""
+def test_an_invalid_scenario_is_refused(body: bytes) -> None:
+    """Anything except a JSON object of bounded size is a ScenarioError."""
     with pytest.raises(ScenarioError):
         scenario.parse("bad", body)
 
 
 def test_a_scenario_is_distinguished_from_a_recorded_document() -> None:
-    """`replay` can tell the two kinds of file apart."""
+    """`replay` distinguishes the two kinds of file."""
     assert scenario.is_scenario(json.loads('{"vms": [], "steps": []}'))
     assert not scenario.is_scenario({"DocumentIncarnation": 1, "Events": []})
     assert not scenario.is_scenario([])

@@ -1,4 +1,4 @@
-"""The simulated metadata service over real HTTP: what it refuses, approves and shows."""
+"""The simulated metadata service over HTTP: rejections, approvals, and documents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STRICT = {
 
 @pytest.fixture(scope="module")
 def migrating() -> Iterator[MetadataService]:
-    """The documented live migration, standing still at its announcement."""
+    """Yield the documented live migration, stopped at its announcement."""
     clock = Clock(START)
     with playing("live-migration", clock) as service:
         clock.now += 60
@@ -62,7 +62,7 @@ def migrating() -> Iterator[MetadataService]:
 
 @pytest.mark.parametrize("case", STRICT)
 def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: MetadataService, case: str) -> None:
-    """Each request gets the status of the table, a refusal as JSON with its reason."""
+    """Each request gets the status of the table; a rejection is JSON with the reason."""
     method, path, headers, status = STRICT[case]
     reply = ask(migrating, path, method, headers=headers, body=b"0\r\n\r\n" if "Transfer-Encoding" in headers else None)
     assert reply.status == status
@@ -74,13 +74,13 @@ def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: M
 
 
 def test_every_response_has_its_date(migrating: MetadataService) -> None:
-    """Good or refused, an answer has the Date of the platform's clock, by which a client can judge its own."""
+    """Every response has the Date of the platform's clock, with which a client can check its own."""
     for reply in (ask(migrating), ask(migrating, "/"), ask(migrating, headers={}), ask(migrating, COMPUTE)):
         assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock(START).now + 60)
 
 
 def test_the_response_to_head_has_no_body(migrating: MetadataService) -> None:
-    """HEAD is refused with headers alone, so that the connection can be used for the next request."""
+    """HEAD is rejected with headers only, so that the connection can be used for the next request."""
     connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
     connection.request("HEAD", EVENTS, headers=METADATA)
     assert connection.getresponse().read() == b""
@@ -96,8 +96,8 @@ def test_older_versions_of_the_instance_are_answered(migrating: MetadataService,
     assert ask(migrating, f"/metadata/instance?api-version={version}").json["compute"]["name"] == "WestNO_0"
 
 
-def test_a_missing_version_is_answered_with_the_known_ones(migrating: MetadataService) -> None:
-    """The refusal of a request without api-version lists those that exist, the newest first."""
+def test_a_missing_version_returns_the_supported_ones(migrating: MetadataService) -> None:
+    """The rejection of a request without api-version lists the supported ones, the newest first."""
     reply = ask(migrating, "/metadata/scheduledevents")
     assert reply.json["newest-versions"] == list(reversed(API_VERSIONS))
 
@@ -122,18 +122,18 @@ BODIES = {
 
 @pytest.mark.parametrize("case", BODIES)
 def test_a_malformed_body_approves_nothing(migrating: MetadataService, case: str) -> None:
-    """A body that is not a list of known ids is answered 400, and no id in it counts."""
+    """A body that isn't a list of known ids gets a 400, and none of its ids is approved."""
     assert ask(migrating, method="POST", body=BODIES[case]).status == 400
     assert migrating.platform.approvals == ()
 
 
 def test_a_large_body_is_refused(migrating: MetadataService) -> None:
-    """A body over the cap is answered 413 and not read into anything."""
+    """A body over the limit gets a 413 and isn't parsed."""
     assert ask(migrating, method="POST", body=b" " * (MAX_BODY + 1)).status == 413
 
 
 def test_an_approval_is_answered_200_each_time_and_starts_the_event_early() -> None:
-    """A valid id in any letter case is a 200, also again and once Started; gone it is a 400."""
+    """A valid id in any letter case gets a 200, also again and once Started; after removal, a 400."""
     clock = Clock(START)
     with playing("live-migration", clock) as service:
         assert approve(service, MIGRATION) == 400
@@ -157,7 +157,7 @@ def test_an_approval_is_answered_200_each_time_and_starts_the_event_early() -> N
 
 
 def test_requests_are_recorded_with_time_path_and_headers() -> None:
-    """A test can see what a client really sent."""
+    """A test can inspect the requests of a client."""
     with playing("quiet", Clock(START)) as service:
         ask(service, headers={**METADATA, "User-Agent": "me"})
     (request,) = service.requests
@@ -166,7 +166,7 @@ def test_requests_are_recorded_with_time_path_and_headers() -> None:
 
 
 def test_one_connection_serves_many_requests(migrating: MetadataService) -> None:
-    """Connections are kept alive, also after a refusal with a body that was read."""
+    """Connections are kept open, even after a rejection with a body."""
     connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
     connection.connect()
     before = connection.sock
@@ -179,7 +179,7 @@ def test_one_connection_serves_many_requests(migrating: MetadataService) -> None
 
 
 def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
-    """`compute` names the VM answered for, every leaf is a text, and what must never be logged is there and marked."""
+    """`compute` is that of the service's VM, every leaf is a text, and confidential fields are present and marked."""
     with playing("live-migration", Clock(START), vm="westno_1") as service:
         compute = ask(service, COMPUTE).json
     assert (compute["name"], compute["vmScaleSetName"]) == ("WestNO_1", "WestNO")
@@ -196,8 +196,8 @@ def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
         MetadataService(scenario.load("quiet"), vm="stranger")
 
 
-def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logged() -> None:
-    """As a list and as one text, as Azure does."""
+def test_tags_of_a_scenario_are_returned_in_addition_to_the_confidential_one() -> None:
+    """Tags are returned as a list and as one text, as in Azure."""
     tagged = {"name": "a", "tags": {"owner": "web", "env": "x"}}
     loaded = scenario.parse("tagged", {"description": "Tags.", "vms": [tagged, "b"], "steps": []})
     noise = {"name": protocol.NOISE_TAG, "value": protocol.NOISE}
@@ -211,7 +211,7 @@ def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logge
 
 
 def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
-    """Services that share a platform show and approve the same events, each as its own VM."""
+    """Services that share a platform show and approve the same events, each for its own VM."""
     clock = Clock(START)
     with (
         playing("live-migration", clock) as first,
@@ -224,8 +224,8 @@ def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
         assert ask(other, COMPUTE).json["name"] == "WestNO_1"
 
 
-def test_a_set_document_is_answered_as_it_is() -> None:
-    """`set_document` answers exactly those bytes, takes approvals of its ids, and gives way to the scenario again."""
+def test_a_set_document_is_returned_unchanged() -> None:
+    """`set_document` returns exactly these bytes and accepts approvals of its ids, until the scenario is restored."""
     with playing("quiet", Clock(START)) as service:
         document = b'{"Events": [{"EventId": "AbC"}], "DocumentIncarnation": 9 }'
         service.set_document(document)
@@ -240,8 +240,8 @@ def test_a_set_document_is_answered_as_it_is() -> None:
         assert ask(service).json == {"DocumentIncarnation": 1, "Events": []}
 
 
-def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again() -> None:
-    """The 24 hours without service are resets for a client, and the document afterwards is number 1."""
+def test_switching_off_stops_responses_and_restarts_the_incarnation() -> None:
+    """Without service, connections are reset for 24 hours; the document afterwards has DocumentIncarnation 1."""
     clock = Clock(START)
     with playing("switched-off", clock) as service:
         clock.now += 30
@@ -253,8 +253,8 @@ def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again
         assert ask(service).json == {"DocumentIncarnation": 1, "Events": []}
 
 
-def test_a_repeated_play_has_new_ids_and_a_number_that_goes_on() -> None:
-    """With `repeat` the story begins again; no EventId comes back and the number never goes down."""
+def test_a_repeated_play_has_new_ids_and_continues_the_incarnation() -> None:
+    """With `repeat` the scenario restarts; no EventId is reused and DocumentIncarnation never decreases."""
     clock = Clock(START)
     with playing("host-failure", clock, repeat=True) as service:
         seen = []
@@ -269,7 +269,7 @@ def test_a_repeated_play_has_new_ids_and_a_number_that_goes_on() -> None:
 
 
 def test_times_in_documents_are_those_of_the_wall_clock() -> None:
-    """At any speed NotBefore is a whole second at which the event really starts, and not before."""
+    """At any speed, NotBefore is a whole second at which the event starts, and not before."""
     clock = Clock(START)
     with playing("user-reboot", clock, speed=100) as service:
         clock.now += 0.5
@@ -282,8 +282,8 @@ def test_times_in_documents_are_those_of_the_wall_clock() -> None:
         assert ask(service).json["Events"][0]["EventStatus"] == "Started"
 
 
-def test_a_test_can_wait_for_what_the_service_receives() -> None:
-    """`wait_until` ends with the request it waits for, and says no when that does not come."""
+def test_a_test_can_wait_for_a_request() -> None:
+    """`wait_until` ends with the expected request, and returns False without it."""
     with playing("quiet", Clock(START)) as service:
         asking = threading.Thread(target=ask, args=(service,))
         asking.start()
