@@ -85,6 +85,6 @@ def test_nuls_at_the_beginning_are_not_read_as_an_encoding() -> None:
 
 
 @pytest.mark.parametrize("saved_by", AS_SAVED)
-def test_byte_order_mark_is_removed_for_openssl(saved_by: str) -> None:
+def test_encodings_that_openssl_cannot_read_are_reported(saved_by: str) -> None:
     """OpenSSL finds no certificate after a byte order mark."""
     assert not_ascii(AS_SAVED[saved_by]).endswith("`Set-Content -Encoding Ascii`") == ("editor" not in saved_by)

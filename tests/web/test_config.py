@@ -156,7 +156,7 @@ def test_an_encrypted_key_is_refused_without_a_prompt(path: Path, authority: Aut
     """A key with a passphrase is an error, and there is no prompt."""
     certificate, key = authority.issue("localhost")
     write(path.parent, "server", certificate, encrypted(key))
-    assert "can't be used" in errors_of(path, TLS_LINES)[0]
+    assert "cannot use certificate" in errors_of(path, TLS_LINES)[0]
 
 
 def test_inline_certificates_are_read(path: Path, authority: Authority) -> None:
