@@ -100,9 +100,9 @@ def test_settings_of_another_user_are_refused(tmp_path: Path) -> None:
     path.write_text('[approval]\nmode = "enforce"\n')
     for command in ("run", "check"):
         given(path)
-        code, said = run(command, f"--config.file={path}")
+        code, output = run(command, f"--config.file={path}")
         assert code == 2
-        assert f"{path}: cannot be read: {SENTENCE}" in said
+        assert f"{path}: cannot be read: {SENTENCE}" in output
     assert load_policy(str(path)).approval.mode == "enforce"
     assert settings_errors(f"config.file={given(path, 0)}") == ""
 
@@ -212,7 +212,7 @@ def test_probe_warns_root_about_an_outbox_of_another_user(tmp_path: Path) -> Non
     given(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA quick_check").fetchone() == ("ok",)
-    code, said = run("check", "--probe", f"--outbox.path={path}", "--source.url=http://127.0.0.1:9")
+    code, output = run("check", "--probe", f"--outbox.path={path}", "--source.url=http://127.0.0.1:9")
     assert code == 1, "nothing listens there"
-    assert f"warn outbox {path} belongs to user {STRANGER}, and this was tried as root" in " ".join(said.split())
-    assert said.count("warn ") == 1
+    assert f"warn outbox {path} belongs to user {STRANGER}, and this was tried as root" in " ".join(output.split())
+    assert output.count("warn ") == 1

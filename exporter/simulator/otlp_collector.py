@@ -25,17 +25,15 @@ class Collector:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                status = collector.take(self.path, self.headers.get("Content-Encoding", ""), self._body())
+                length = self.headers.get("Content-Length", "")
+                body = self.rfile.read(min(int(length), MAX_BODY)) if length.isdigit() else b""
+                status = collector.take(self.path, self.headers.get("Content-Encoding", ""), body)
                 response = ExportLogsServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("Content-Type", PROTOBUF)
                 self.send_header("Content-Length", str(len(response)))
                 self.end_headers()
                 self.wfile.write(response)
-
-            def _body(self) -> bytes:
-                length = self.headers.get("Content-Length", "")
-                return self.rfile.read(min(int(length), MAX_BODY)) if length.isdigit() else b""
 
             def log_message(self, *_: object) -> None:
                 """Log nothing: the demo prints its own output."""

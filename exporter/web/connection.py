@@ -153,7 +153,10 @@ class WebConnection:
                 await self._refuse(error.error_status_hint)
                 return
             except TimeoutError:
-                self._send_timeout()
+                if self._received_any and self._http.our_state is h11.IDLE:  # a client that sent nothing gets nothing
+                    self._stream.send_nowait(
+                        b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                    )
                 raise
             if request is None:
                 return
@@ -273,12 +276,6 @@ class WebConnection:
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
                 await asyncio.sleep(UNSENT_POLL_SECONDS)
-
-    def _send_timeout(self) -> None:
-        """Send 408 to a client that started a request, and nothing to one that sent nothing."""
-        if self._received_any and self._http.our_state is h11.IDLE:
-            head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-            self._stream.send_nowait(head)
 
 
 def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> WebRequest:

@@ -110,7 +110,10 @@ class MetadataConnection(BaseHTTPRequestHandler):
         if name in ("reset", "half-close"):
             self.connection.sendall(whole[: len(whole) - max(1, len(response.body) // 2)])
             if name == "half-close":
-                self._half_close()
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_WR)
+                while self.connection.recv(4096):
+                    pass
             else:
                 self.reset()
         elif name == "post-reset":
@@ -136,12 +139,6 @@ class MetadataConnection(BaseHTTPRequestHandler):
         """Send nothing for this many seconds, then close."""
         self.close_connection = True
         self.server.stopping.wait(seconds)
-
-    def _half_close(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_WR)
-        while self.connection.recv(4096):
-            pass
 
     def _send_endlessly(self, response: SimulatedResponse) -> None:
         self.close_connection = True

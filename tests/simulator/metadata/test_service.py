@@ -24,7 +24,7 @@ STRICT = {
     "metadata header false": ("GET", EVENTS, {"Metadata": "false"}, 400),
     "metadata header in capitals": ("GET", EVENTS, {"METADATA": "True"}, 200),
     "forwarded": ("GET", EVENTS, {**METADATA, "X-Forwarded-For": "10.0.0.1"}, 400),
-    "forwarded by nobody": ("GET", EVENTS, {**METADATA, "X-Forwarded-For": ""}, 400),
+    "forwarded without an address": ("GET", EVENTS, {**METADATA, "X-Forwarded-For": ""}, 400),
     "no version": ("GET", "/metadata/scheduledevents", METADATA, 400),
     "empty version": ("GET", "/metadata/scheduledevents?api-version=", METADATA, 400),
     "latest": ("GET", "/metadata/scheduledevents?api-version={latest}", METADATA, 400),
