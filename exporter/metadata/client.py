@@ -39,7 +39,7 @@ from exporter.metadata.errors import (
 BODY_BYTES: Final = 4 * 1024 * 1024
 DEADLINE_SECONDS: Final = 5.0
 FIRST_DEADLINE_SECONDS: Final = 125.0  # the first request enables the service for the VM, which takes up to 2 minutes
-PATIENT_AGAIN_SECONDS: Final = 3600.0  # after this long without a response, one poll waits as long as the first
+LONG_POLL_AFTER_SECONDS: Final = 3600.0  # after this long without a response, one poll waits as long as the first
 IDENTITY_API_VERSION: Final = "2021-12-13"
 
 _SNIPPET_BYTES: Final = 2048
@@ -182,14 +182,14 @@ class MetadataClient:
     def fetch(self) -> MetadataResponse:
         """Poll the document once. Raises MetadataError for anything except a complete, unencoded 200."""
         began = self._monotonic()
-        patient = not self.first_answer_seen or began - self._last_answer_at >= PATIENT_AGAIN_SECONDS
+        is_long = not self.first_answer_seen or began - self._last_answer_at >= LONG_POLL_AFTER_SECONDS
         exchange = self._polling.exchange
         try:
-            body = self._get(self._events, self._first_deadline if patient else self._deadline)
+            body = self._get(self._events, self._first_deadline if is_long else self._deadline)
         except MetadataError as error:
             self._failures += 1
             error.failures = self._failures
-            waited = patient and error.reason == "timeout" and exchange.stage is Stage.EXCHANGE
+            waited = is_long and error.reason == "timeout" and exchange.stage is Stage.EXCHANGE
             if waited or exchange.received:
                 self._last_answer_at = self._monotonic()
             raise

@@ -24,7 +24,7 @@ from exporter.web.config_file import RateLimit, WebConfigFile, read_web_file
 from exporter.web.tls import not_after
 
 RETRY_SECONDS: Final = 30.0
-_OF_THE_PAGE: Final = ("Content-Security-Policy", "X-Frame-Options")
+_PAGE_HEADERS: Final = ("Content-Security-Policy", "X-Frame-Options")
 """Headers that the page sets, as strictly as possible. A configured header of the same name replaces them."""
 
 Stamp = tuple[int, int, int]
@@ -118,7 +118,7 @@ def weakened(before: WebConfigFile, after: WebConfigFile) -> list[str]:
     return [key for key, is_weaker in weaker.items() if is_weaker]
 
 
-def tls_demands(settings: WebConfigFile) -> tuple[object, ...]:
+def tls_requirements(settings: WebConfigFile) -> tuple[object, ...]:
     """Return the TLS requirements that every open connection must have met, as a comparable value."""
     tls = settings.tls
     if tls is None:
@@ -142,7 +142,7 @@ def _is_looser(before: RateLimit | None, after: RateLimit | None) -> bool:
 def _are_weaker(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Return whether a header was removed, changed (values can't be compared), or now replaces one of the page's."""
     changed = any(after.get(name) != value for name, value in before.items())
-    return changed or any(name in after and name not in before for name in _OF_THE_PAGE)
+    return changed or any(name in after and name not in before for name in _PAGE_HEADERS)
 
 
 def _stamp(path: Path) -> Stamp | None:

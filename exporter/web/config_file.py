@@ -53,7 +53,7 @@ BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]
 MAX_COST: Final = 17
 """A check takes about 60 ms at cost 10 and doubles with each step: 8 s at 17. A scraper waits for 10 s."""
 GO_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
-MOST_IN_GO: Final = (1 << 63) - 1
+MAX_GO_INT: Final = (1 << 63) - 1
 """The largest integer of Go, and its longest duration in nanoseconds."""
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -115,7 +115,7 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
     key = _read_pem(section, "key", folder, files, required=True)
     client_ca = _read_pem(section, "client_ca", folder, files, required=False)
     sans = section.strings("client_allowed_sans")
-    _read_client_auth(section, context, asks_something=bool(client_ca or sans))
+    _read_client_auth(section, context, restricts_clients=bool(client_ca or sans))
     _read_versions(section, context)
     curves = frozenset(section.choices("curve_preferences", tuple(CURVES)))
     if len(curves) not in (0, 1, len(CURVES)):
@@ -144,14 +144,14 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
     }
 
 
-def _read_client_auth(section: Section, context: ssl.SSLContext, *, asks_something: bool) -> None:
+def _read_client_auth(section: Section, context: ssl.SSLContext, *, restricts_clients: bool) -> None:
     if section.string("client_auth_type") in UNVERIFIED_CLIENT_AUTH:
         sentence = "Python's ssl cannot request a certificate without verifying it"
         section.report("client_auth_type", f"{sentence}; expected one of {', '.join(CLIENT_AUTH)}")
         return
     policy = section.choice("client_auth_type", CLIENT_AUTH, "NoClientCert")
     context.verify_mode = CLIENT_AUTH[policy]
-    if policy == "NoClientCert" and asks_something:
+    if policy == "NoClientCert" and restricts_clients:
         section.report("client_auth_type", "missing; required with client_ca or client_allowed_sans")
     if policy != "NoClientCert" and not (section.string("client_ca") or section.string("client_ca_file")):
         section.report("client_ca_file", f"missing; client_auth_type {policy} requires client_ca or client_ca_file")
@@ -247,8 +247,8 @@ def _read_rate_limit(section: Section) -> RateLimit | None:
     burst = section.values.get("burst", 0)
     if interval is None:
         section.report("interval", 'expected a duration, for example "1s" or "200ms", at most 2562047h, or 0')
-    if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= MOST_IN_GO:
-        section.report("burst", f"expected a whole number from 0 to {MOST_IN_GO}, got {kind_of(burst)}")
+    if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= MAX_GO_INT:
+        section.report("burst", f"expected a whole number from 0 to {MAX_GO_INT}, got {kind_of(burst)}")
         return None
     if interval and burst == 0:
         section.report("burst", "expected at least 1; 0 would refuse every request")
@@ -259,12 +259,12 @@ def _go_duration(value: object) -> float | None:
     """Return the seconds of a Go duration ("1m30s") or of a number of nanoseconds; 0 if absent, None if invalid."""
     if value is None or value in (0, "0", ""):
         return 0.0
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_IN_GO:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_GO_INT:
         return value * 1e-9
     if not isinstance(value, str) or not re.fullmatch(f"(?:{GO_DURATION.pattern})+", value):
         return None
     seconds = sum(float(number) * GO_UNITS[unit] for number, unit in GO_DURATION.findall(value))
-    return seconds if seconds <= MOST_IN_GO * 1e-9 else None
+    return seconds if seconds <= MAX_GO_INT * 1e-9 else None
 
 
 # -- the values of a section

@@ -50,7 +50,7 @@ class Limits(Struct, frozen=True):
 
 
 class ConnectionState(enum.Enum):
-    """What a connection is waiting for."""
+    """The state of a connection."""
 
     RECEIVING = enum.auto()
     """From the connection, or a later request's first byte, to the end of the request's head."""

@@ -31,7 +31,7 @@ from exporter.daemon import in_thread
 from exporter.log.protocol import Logger, NullLogger
 from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
-from exporter.web.config import WebConfig, tls_demands
+from exporter.web.config import WebConfig, tls_requirements
 from exporter.web.config_file import WebConfigFile
 from exporter.web.connection import Limits, WebConnection, WebRequest, choose_eviction, peer_of
 from exporter.web.responses import (
@@ -200,7 +200,7 @@ class WebServer:
                 await in_thread(self._config.refresh, "web-config")
             except Exception as error:  # the loop must survive any file-system error
                 self._log.failing("web.config", "web.config_unseen", level="error", error=type(error).__name__)
-            if self._settings is not before and tls_demands(self._settings) != tls_demands(before):
+            if self._settings is not before and tls_requirements(self._settings) != tls_requirements(before):
                 for task in self._connections:  # they were admitted under the old requirements
                     task.cancel()
 

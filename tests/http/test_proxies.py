@@ -92,7 +92,7 @@ def asked() -> Iterator[tuple[str, list[str]]]:
 
 WITH_SYSTEM_SETTINGS: Final = """\
 import asyncio, sys, types
-settings = types.ModuleType("_scproxy")  # of macOS, which Python's library asks for the system's settings
+settings = types.ModuleType("_scproxy")  # of macOS: Python's library reads the system's settings from it
 settings._get_proxies = lambda: {"http": sys.argv[1], "https": sys.argv[1]}
 settings._get_proxy_settings = lambda: {"exclude_simple": False}
 sys.modules["_scproxy"] = settings

@@ -1,1 +1,1 @@
-"""The client of the metadata service: its requests, its answers, its connections."""
+"""Tests of the metadata client: requests, responses, and connections."""

@@ -198,7 +198,7 @@ def test_a_response_before_its_request_is_ignored(together: bool) -> None:
         assert server.connections == 2
 
 
-def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
+def test_a_request_on_a_broken_new_connection_is_not_retried() -> None:
     """Only kept connections get the immediate retry, once: otherwise the next poll is the retry."""
     with RawServer(answers_once(b"")) as server, client_of(server.url) as client:
         failure(client.fetch)

@@ -214,7 +214,7 @@ def test_a_half_sent_request_is_answered_408() -> None:
         (b"GET /metrics HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n\r\n", b"200"),
     ],
 )
-def test_malformed_requests_get_their_own_status(request_bytes: bytes, status: bytes) -> None:
+def test_malformed_requests_get_the_matching_status(request_bytes: bytes, status: bytes) -> None:
     """An invalid request gets the HTTP status for its error, then the connection ends."""
     with serving(limits=QUICK) as address:
         sock = connect(address, request_bytes)

@@ -187,7 +187,7 @@ def test_a_retried_password_goes_first() -> None:
     assert order_of([("peer", "again"), ("peer", "1"), ("peer", "2")], answered_busy="again")[0] == "again"
 
 
-def test_a_check_outlives_the_request_that_asked_for_it() -> None:
+def test_a_check_outlives_the_request_that_started_it() -> None:
     """A client that gave up or was evicted finds the verdict when it returns."""
     compare = Comparison()
 
@@ -208,7 +208,7 @@ def test_a_check_outlives_the_request_that_asked_for_it() -> None:
     asyncio.run(ask())
 
 
-def test_a_full_queue_gives_up_a_password_of_the_address_with_the_most() -> None:
+def test_a_full_queue_drops_a_password_of_the_address_with_the_most() -> None:
     """If the queue is full, the address with the most waiting checks loses one, even if others are older."""
     compare = Comparison()
 
@@ -264,7 +264,7 @@ def test_a_comparison_that_raises_admits_no_client_and_the_next_one_runs() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_check_is_taken_or_given_up_exactly_once(seed: int) -> None:
+def test_every_check_is_run_or_dropped_exactly_once(seed: int) -> None:
     """For any order of arrivals, no check is lost or run twice, and the queue stays bounded."""
     random, queue, loop = Random(seed), CheckQueue(), asyncio.new_event_loop()  # noqa: S311  # only an order
     added, left = [], []
@@ -294,7 +294,7 @@ def test_every_check_is_taken_or_given_up_exactly_once(seed: int) -> None:
         (b"Bearer YTpi", None),
     ],
 )
-def test_credentials_are_read_as_rfc_7617_writes_them(value: bytes, credentials: tuple[bytes, bytes] | None) -> None:
+def test_credentials_are_parsed_as_in_rfc_7617(value: bytes, credentials: tuple[bytes, bytes] | None) -> None:
     """The user ends at the first colon and the rest is the password; anything else is not a credential."""
     assert read_credentials(value) == credentials
 

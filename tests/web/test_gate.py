@@ -49,7 +49,7 @@ def test_the_gate_needs_no_password_and_checks_none(guarded: httpx.Client, auth:
 
 
 @pytest.mark.parametrize("target", ["/-/gate?", "/-/gate?probe=1&x=%2F", "http://10.0.0.4:10169/-/gate"])
-def test_a_query_and_an_absolute_target_are_the_gate(guarded: httpx.Client, target: str) -> None:
+def test_the_gate_accepts_a_query_and_an_absolute_target(guarded: httpx.Client, target: str) -> None:
     """Some load balancers add a query, others send the whole URL."""
     sock = connect(
         (guarded.base_url.host, guarded.base_url.port or 0),

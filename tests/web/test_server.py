@@ -295,7 +295,7 @@ def test_a_scraper_keeps_its_connection() -> None:
         old.close()
 
 
-def test_an_absolute_target_is_understood() -> None:
+def test_an_absolute_target_is_accepted() -> None:
     """A request in the form that proxies send (RFC 9112, 3.2.2) finds its page."""
     with serving() as address:
         sock = connect(address, b"GET http://x:1/-/ready?a HTTP/1.1\r\nHost: x:1\r\nConnection: close\r\n\r\n")
@@ -311,7 +311,7 @@ def test_an_invalid_listen_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [":0", "[::]:0", "localhost:0", "0.0.0.0:0"])
-def test_a_server_on_any_form_answers_on_loopback(text: str) -> None:
+def test_every_form_of_listen_address_serves_loopback(text: str) -> None:
     """Each form serves IPv4 loopback; those for all interfaces also serve IPv6 if available."""
     server = WebServer(text, Pages())
     server.start()

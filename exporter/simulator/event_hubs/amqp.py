@@ -102,7 +102,7 @@ def _described(value: Described) -> bytes:
 
 
 _WRITERS: Final[dict[type, tuple[bytes, Callable[[Any], bytes]]]] = {
-    # For each type the constructor of its widest encoding, and the value as what follows it.
+    # For each type, the constructor of its widest encoding and the function that encodes the value.
     type(None): (b"\x40", lambda _value: b""),
     bool: (b"\x56", _U8.pack),
     int: (b"\x81", _I64.pack),

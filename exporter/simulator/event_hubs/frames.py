@@ -29,7 +29,7 @@ _FRAME = struct.Struct(">IBBH")
 
 
 class ProtocolError(Exception):
-    """The peer violated AMQP, which ends its connection, or wants a link that it can't have, which detaches it.
+    """A violation of AMQP, which ends the connection, or a request for an invalid link, which detaches the link.
 
     `condition` is AMQP's error condition.
     """

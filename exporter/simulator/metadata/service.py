@@ -17,7 +17,7 @@ from exporter.simulator.metadata.platform import Change, Play, utc
 from exporter.simulator.metadata.protocol import Refusal, SimulatedRequest, SimulatedResponse
 from exporter.simulator.metadata.scenario import Scenario
 
-_MOST_KEPT = 100_000  # requests, and POSTs
+_MAX_KEPT = 100_000  # requests, and POSTs
 
 
 class ReceivedPost(NamedTuple):
@@ -62,8 +62,8 @@ class MetadataService:
     ) -> None:
         """Bind the port. Raises ScenarioError (unknown VM), FaultError (unknown fault), or OSError (address in use)."""
         self.vm = scenario.vm(vm)
-        self.posts: deque[ReceivedPost] = deque(maxlen=_MOST_KEPT)
-        self.requests: deque[SimulatedRequest] = deque(maxlen=_MOST_KEPT)
+        self.posts: deque[ReceivedPost] = deque(maxlen=_MAX_KEPT)
+        self.requests: deque[SimulatedRequest] = deque(maxlen=_MAX_KEPT)
         self._clock = clock
         self.platform = platform or Play(scenario, start=utc(clock()), speed=speed, repeat=repeat)
         self._faults = Faults(KINDS, PLACES)

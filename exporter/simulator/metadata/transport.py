@@ -18,7 +18,7 @@ from exporter.simulator.faults import Fault
 from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, SimulatedRequest, SimulatedResponse
 
 _IDLE_SECONDS = 300.0
-_READ_OF_REFUSED = 1024 * 1024  # bytes of a rejected body to read, so that a reset does not lose the response
+_REJECTED_BODY_BYTES = 1024 * 1024  # bytes of a rejected body to read, so that a reset does not lose the response
 _BLANKS = b" " * 65536
 
 
@@ -176,7 +176,7 @@ class MetadataConnection(BaseHTTPRequestHandler):
         if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
             raise Refusal(400, "Bad request. The Content-Length is missing or no number")
         if int(text) > MAX_BODY:
-            self.rfile.read(min(int(text), _READ_OF_REFUSED))
+            self.rfile.read(min(int(text), _REJECTED_BODY_BYTES))
             raise Refusal(413, f"The body is larger than {MAX_BODY} bytes")
         return self.rfile.read(int(text))
 

@@ -136,7 +136,7 @@ def test_an_approval_starts_an_event_early_or_waits_for_the_other_tenants(name: 
     assert play(name, [approval])[:2] == UNAPPROVED[name][:2]
 
 
-def test_the_documented_live_migration_is_the_same_to_the_letter() -> None:
+def test_the_documented_live_migration_matches_field_by_field() -> None:
     """The four documents of Microsoft's example, field by field."""
     seen = [document for _, document in documents(scenario.load("live-migration"))]
     event = {

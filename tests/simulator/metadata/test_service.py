@@ -61,7 +61,7 @@ def migrating() -> Iterator[MetadataService]:
 
 
 @pytest.mark.parametrize("case", STRICT)
-def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: MetadataService, case: str) -> None:
+def test_requests_are_checked_as_strictly_as_by_azure(migrating: MetadataService, case: str) -> None:
     """Each request gets the status of the table; a rejection is JSON with the reason."""
     method, path, headers, status = STRICT[case]
     reply = ask(migrating, path, method, headers=headers, body=b"0\r\n\r\n" if "Transfer-Encoding" in headers else None)
@@ -178,7 +178,7 @@ def test_one_connection_serves_many_requests(migrating: MetadataService) -> None
     connection.close()
 
 
-def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
+def test_the_instance_describes_the_chosen_vm_in_strings() -> None:
     """`compute` is that of the service's VM, every leaf is a text, and confidential fields are present and marked."""
     with playing("live-migration", Clock(START), vm="westno_1") as service:
         compute = ask(service, COMPUTE).json
@@ -268,7 +268,7 @@ def test_a_repeated_play_has_new_ids_and_continues_the_incarnation() -> None:
     assert len({event_id for _, event_id in seen}) == 3
 
 
-def test_times_in_documents_are_those_of_the_wall_clock() -> None:
+def test_times_in_documents_follow_the_wall_clock() -> None:
     """At any speed, NotBefore is a whole second at which the event starts, and not before."""
     clock = Clock(START)
     with playing("user-reboot", clock, speed=100) as service:
