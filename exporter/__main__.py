@@ -1,4 +1,4 @@
-"""`python -m exporter` is the console command."""
+"""The console command, as `python -m exporter`."""
 
 import sys
 

@@ -22,7 +22,10 @@ PROGRAM: Final = "azure-scheduled-events-exporter"
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the console command. Returns the exit code; for bad usage argparse itself exits with 2."""
+    """Run the console command.
+
+    Return the exit code. For bad usage argparse itself exits with 2.
+    """
     for stream in (sys.stdout, sys.stderr):
         prepare(stream, environ)
     try:
@@ -47,17 +50,17 @@ def _run_command(given: Sequence[str]) -> int:
         return BAD_USAGE
     finally:
         if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()  # here it can still be told that nobody reads
+            sys.stdout.flush()  # here a reader that has closed the pipe can still be handled
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """A parser with every command; only the one that was given gets its flags, so only its modules are imported."""
+    """Return a parser with every command; only the given command gets its flags, so only its modules are imported."""
     parser = FlagParser(
         prog=PROGRAM,
-        description="Tells operators what Azure is about to do to their VM: scheduled events as Prometheus metrics, "
-        "OpenTelemetry logs and Event Hubs messages.",
-        epilog=f"The flags of a command: {PROGRAM} COMMAND --help",
-        takes="COMMAND [OPTIONS]",
+        description="Exports Azure Scheduled Events as Prometheus metrics, OpenTelemetry logs, and Event Hubs "
+        "messages.",
+        epilog=f"For the flags of a command: {PROGRAM} COMMAND --help",
+        arguments="COMMAND [OPTIONS]",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=PROGRAM)
@@ -79,11 +82,11 @@ def add_command_flags(name: str, parser: FlagParser) -> None:
 
 
 def _call(name: str, args: argparse.Namespace) -> int:
-    """Run a command. Each imports what it needs when it runs: `run` pays for nothing that only the others use."""
+    """Run a command; its modules are imported only now, so that `run` doesn't load what other commands need."""
     if name == "run":
         from exporter.commands.stops import leave_on_signal  # noqa: PLC0415  # only for this command
 
-        leave_on_signal()  # the import below takes the most of a start
+        leave_on_signal()  # the import below takes most of the startup time
     code: int = getattr(_module_of(name), COMMANDS[name][2])(args)
     if name == "run":
         os._exit(code)
@@ -95,13 +98,13 @@ def _module_of(name: str) -> Any:
 
 
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "run": ("the agent", "run", "run"),
-    "demo": ("the whole of it on this machine, with nothing installed beside it", "demo", "demo"),
-    "simulate": ("the simulated metadata service alone", "simulate", "simulate"),
-    "replay": ("recorded documents through the same core: what would be decided, and why", "replay.command", "replay"),
-    "check": ("validate the configuration, and with --probe what it points at", "check.command", "check"),
-    "service": ("the agent as a Windows service: install, remove, start, stop, run", "service.command", "service"),
-    "tail": ("read the records back from Event Hubs or from the outbox", "tail.command", "tail"),
-    "requeue": ("send parked records again, also while the agent runs", "requeue", "send_again"),
+    "run": ("run the agent", "run", "run"),
+    "demo": ("run a complete demo on this machine, with a simulated Azure", "demo", "demo"),
+    "simulate": ("run only the simulated metadata service", "simulate", "simulate"),
+    "replay": ("decide recorded events again, and show each decision with its reasons", "replay.command", "replay"),
+    "check": ("check the settings; with --probe, also every connection and file", "check.command", "check"),
+    "service": ("install, remove, start, or stop the agent as a Windows service", "service.command", "service"),
+    "tail": ("read records from Event Hubs or from the outbox", "tail.command", "tail"),
+    "requeue": ("send parked records again, even while the agent runs", "requeue", "send_again"),
 }
-"""Each command: its line in `--help`, its module, and the function there that runs it and returns the exit code."""
+"""For each command: its line in `--help`, its module, and the function there that runs it and returns the exit code."""

@@ -1,5 +1,5 @@
-"""The commands besides `run`: each a module or a package with `add_arguments` and the function that runs it.
+"""The commands: each is a module or a package with a function that runs it and, except `run`, `add_arguments`.
 
-May import every room below; no room imports a command, and `cli` imports one only when it is run.
-Begin in `cli.COMMANDS`, which lists them, then in the module of the command.
+Commands may import every other package; no package imports a command. `cli` imports a command only to run it.
+Start with `cli.COMMANDS`, which lists the commands, then read the command's module.
 """

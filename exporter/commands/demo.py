@@ -1,5 +1,7 @@
-"""The command `demo`: a simulated metadata service plays a scenario, the agent reads, decides and approves, and every
-record arrives over real AMQP and real OTLP. The timeline is printed from what a consumer of Event Hubs receives.
+"""The command `demo`: the agent, with a simulated metadata service, a broker, and a collector in one process.
+
+A scenario plays, the agent reads, decides, and approves, and every record is sent over real AMQP and real OTLP. The
+timeline shows what a consumer of Event Hubs receives.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import ScenarioError, load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.otlp_collector import Collector
+from exporter.text.format import counted
 from exporter.text.terminal import print_error, print_wrapped
 from exporter.text.timeline import record_lines
 from exporter.text.values import split_address
@@ -54,34 +57,39 @@ HUB: Final = "scheduled-events"
 POLL_SECONDS: Final = 0.25
 LONGEST_PLAY_SECONDS: Final = 3600.0
 DELIVERY_SECONDS: Final = 15.0
-"""How long the last records may take to every destination,"""
+"""Time limit for the delivery of the last records to every destination."""
 CONSUMER_SECONDS: Final = 5.0
-"""and then to the consumer."""
+"""Time limit for the consumer to receive them after that."""
 AGENT_SECONDS: Final = 10.0
-"""How long the agent may take to end."""
+"""Time limit for the agent to stop."""
 TICK_SECONDS: Final = 0.1
 SUMMARY_INDENT: Final = 12
-"""Where a line of the summary goes on: behind its label."""
+"""Indent of continuation lines: the column after the label."""
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
-LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what the flag may say
-"""The address to print and to scrape for one that stands for all."""
+LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # values of the flag, not bound here
+"""The address to print and to scrape, by the address that means all addresses."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `demo`."""
-    played = parser.add_argument_group("what is played")
+    played = parser.add_argument_group("scenario")
     add_play(played)
     played.add_argument(
-        "--vm", metavar="NAME", type=word_argument, help="Run as this VM of the scenario. Default: its first."
+        "--vm",
+        metavar="NAME",
+        type=word_argument,
+        help="VM of the scenario on which the agent runs. Default: the scenario's first VM.",
     )
     played.add_argument(
-        "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
+        "--keep-running",
+        action="store_true",
+        help="Keep serving metrics and the page after the scenario; stop with Ctrl-C.",
     )
-    parser.add_argument_group("where").add_argument(
+    parser.add_argument_group("network").add_argument(
         "--listen",
         metavar="ADDRESS",
         type=_listen_address,
-        help=f"Where to serve /metrics. Default: {DEFAULT_ADDRESS}, or a free port where that is taken.",
+        help=f"Address for /metrics and the page. Default: {DEFAULT_ADDRESS}, or a free port if it is in use.",
     )
 
 
@@ -91,7 +99,10 @@ def _listen_address(text: str) -> str:
 
 
 def demo(args: argparse.Namespace) -> int:
-    """Play the scenario, then print a summary. The exit code: 0 when every output received every record."""
+    """Play the scenario, then print a summary.
+
+    Return the exit code: 0 if every output received every record.
+    """
     log = Log(None)
     ended = threading.Event()
     try:
@@ -100,8 +111,8 @@ def demo(args: argparse.Namespace) -> int:
     except ScenarioError as error:
         print_error(f"demo: {error}")
         return BAD_USAGE
-    # Here, before the agent's thread: Azure's modules import each other in cycles, and of two threads that import them
-    # at once one would get a module that is only half initialised.
+    # Before the agent's thread starts: Azure's modules import each other in cycles, so if two threads import them at
+    # the same time, one gets a partly initialised module.
     from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # `demo --help` does not need it
 
     with (
@@ -135,7 +146,10 @@ def _settings(source: str, connection_string: str, collector: str, folder: str) 
 
 
 def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
-    """The agent, listening on `wanted`, or without it on the default address or any free port; and its base URL."""
+    """Return the started agent and its base URL.
+
+    An empty `wanted` means the default address or, if that is in use, any free port. Raises OSError.
+    """
     for address in (wanted,) if wanted else (DEFAULT_ADDRESS, "127.0.0.1:0"):
         app = App(replace(settings, web=WebSettings(listen_address=address)), log)
         try:
@@ -147,12 +161,11 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
         host, port = split_address(address)[0], app.web.address[1]
         host = LOOPBACK.get(host, host)
         return app, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    raise AssertionError("one of the two addresses was taken or raised")
+    raise AssertionError("unreachable: the last address starts or raises")
 
 
 class _Run(Struct):
-    """One run of the demo, from the first poll to the summary: the agent at its address, the simulated Azure, and what
-    a consumer received of each record, by its id."""
+    """One run of the demo, from the first poll to the summary. `records`: what the consumer received, by id."""
 
     app: App
     address: str
@@ -165,21 +178,22 @@ class _Run(Struct):
     samples: int = 0
 
     def to_end(self, ended: threading.Event, *, keep_running: bool) -> int:
-        """Run until the play is over or `ended` is set. The exit code."""
+        """Run until the scenario ends or `ended` is set.
+
+        Return the exit code.
+        """
         agent = threading.Thread(target=self.app.run, name="agent", daemon=True)
         agent.start()
         try:
-            self._print(
-                f"A simulated Azure at {self.service.url} tells its story to the agent: {self.service.vm.name}."
-            )
-            self._print(f"Metrics {self.address}/metrics · page {self.address}/ · approvals are enforced")
-            self._print(f"The page as JSON: {self.address}/api/v1/status")
+            self._print(f"Simulated Azure: {self.service.url} · VM: {self.service.vm.name} · approval mode: enforce")
+            self._print(f"Metrics: {self.address}/metrics · page: {self.address}/")
+            self._print(f"Page as JSON: {self.address}/api/v1/status")
             self._print("")
             self.reader.open()
             self._read_until(lambda: ended.is_set() or self.service.finished(), LONGEST_PLAY_SECONDS)
             if keep_running and not ended.is_set():
                 self._print("")
-                self._print("The story is over; still serving. Ctrl-C ends it.")
+                self._print("The scenario has ended; still serving. Press Ctrl-C to stop.")
                 self._read_until(ended.is_set, math.inf)
             self._read_until(self._all_delivered, DELIVERY_SECONDS)
             self.samples = self._scrape()
@@ -187,13 +201,13 @@ class _Run(Struct):
             self._read_until(lambda: not agent.is_alive(), AGENT_SECONDS)
             self._read_until(lambda: len(self.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
         finally:
-            self.app.stop()  # also where nobody reads what is printed: its files are removed next
+            self.app.stop()  # even if the reader of the output has closed it: the agent's files are removed next
             agent.join(AGENT_SECONDS)
             self.reader.close()
         return self._summary()
 
     def _read_until(self, holds: Callable[[], bool], seconds: float) -> None:
-        """Print what arrives at the hub, as `tail` does, until that holds; at most for so many seconds."""
+        """Print the records that arrive at the event hub, as `tail` does, until `holds()` or for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while not holds() and time.monotonic() < deadline:
             message = self.reader.get(TICK_SECONDS)
@@ -208,14 +222,14 @@ class _Run(Struct):
                 self._print(text)
 
     def _all_delivered(self) -> bool:
-        """The last document was read, unless the demo was interrupted, and nothing waits for a destination."""
+        """Return whether nothing waits for a destination and, unless interrupted, the last document was read."""
         queues = self.app.status.destinations
         document = self.app.status.state.document
         read = not self.service.finished() or (document is not None and not document.events)
         return read and all(queue.records == 0 for queue in queues)
 
     def _scrape(self) -> int:
-        """How many samples `/metrics` has."""
+        """Return the number of samples on `/metrics`."""
         response = httpx.get(f"{self.address}/metrics", trust_env=False)
         return sum(1 for text in response.text.splitlines() if text.startswith("azure_scheduled_events_"))
 
@@ -226,19 +240,23 @@ class _Run(Struct):
         records = list(self.records.values())
         kinds = Counter(record.kind for record in records)
         self._print("")
-        self._print("Seen        " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+        self._print("Recorded    " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
         posts = self.service.posts
         accepted = sum(post.status == HTTPStatus.OK for post in posts)
-        self._print(f"Approved    {len(posts)} sent, {accepted} answered 200 by the simulated Azure")
+        self._print(f"Approvals   {len(posts)} sent, {accepted} accepted by the simulated Azure (HTTP 200)")
         stored, consumed, exported = set(self._stored_ids()), set(self.records), set(self.collector.ids)
         self._print(
-            f"Event Hubs  {len(stored)} records sent over AMQP, {len(consumed)} read back by the official SDK"
-            f", {self.copies} more than once"
+            f"Event Hubs  {len(stored)} records sent over AMQP, {len(consumed)} read back with Azure's SDK, "
+            f"{counted(self.copies, 'duplicate')}"
         )
         self._print(f"OTLP        {len(exported)} log records received and decoded")
         self._print(f"Prometheus  {self.samples} samples scraped from {self.address}/metrics at the end")
         matches = stored == consumed == exported and bool(stored)
-        self._print("Every record arrived in every output, under one id." if matches else "The outputs do not match.")
+        self._print(
+            "Every record arrived in every output, with the same id."
+            if matches
+            else "The outputs differ: not every record arrived in every output."
+        )
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""The command `requeue`: sends parked records again, also while the agent runs.
+"""The command `requeue`: sends parked records again, even while the agent runs.
 
-May import every room but `agent` and `simulator`; nothing imports it but `cli`, which loads it when it is given.
+May import every package except `agent` and `simulator`. Only `cli` imports it, to run the command.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ from exporter.text.format import clean, counted
 from exporter.text.terminal import print_error, print_line
 
 MAX_SHOWN: Final = 500
-"""Characters of an error."""
+"""Maximum length of a printed error, in characters."""
 EPILOG: Final = """\
-A record is parked if a destination refuses it while it accepts others. `tail --outbox FILE --parked` shows which ones,
-and why. Fix the cause first: a record that is refused again is parked again.
-A running agent sends the records within seconds, a stopped one after its next start.
-Exit code 0: done, also if no record is parked; 1: the outbox can't be written; 2: bad usage or settings.
+A record is parked if a destination rejects it but accepts others. `tail --outbox FILE --parked` shows the parked
+records and the reasons. Fix the cause first: a record that is rejected again is parked again.
+A running agent sends the records within seconds, a stopped agent after its next start.
+Exit codes: 0 success, even if no record is parked; 1 the outbox is not writable; 2 bad usage or settings.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `requeue`."""
     parser.epilog = EPILOG
-    records = parser.add_argument_group("what is sent again")
+    records = parser.add_argument_group("records")
     records.add_argument(
-        "--outbox", metavar="FILE", type=path_argument, help="The outbox. Default: that of the settings."
+        "--outbox", metavar="FILE", type=path_argument, help="Outbox file. Default: outbox.path from the settings."
     )
     records.add_argument(
         "--destination",
         metavar="NAME",
         choices=DESTINATIONS,
         default="",
-        help=f"Only what this destination refused: {' or '.join(DESTINATIONS)}.",
+        help=f"Only records that this destination rejected: {' or '.join(DESTINATIONS)}.",
     )
     add_flags(parser, sections=("outbox",))
 
 
 def send_again(args: argparse.Namespace) -> int:
-    """Run the command; its exit code. Raises ConfigError."""
+    """Run the command.
+
+    Return the exit code. Raises ConfigError.
+    """
     path = Path(args.outbox or load(args, environ_of(os.environ, ("outbox",))).outbox.path)
     try:
         counts = requeue(path, args.destination)
@@ -58,15 +61,15 @@ def send_again(args: argparse.Namespace) -> int:
         return FAILED
     total = sum(counts.values())
     by_destination = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    print_line(f"{counted(total, 'record')} to send again: {by_destination}" if total else "no record is parked")
+    print_line(f"requeued {counted(total, 'record')}: {by_destination}" if total else "no records are parked")
     return DONE
 
 
 def _advice(failure: Failure) -> str:
     if not isinstance(failure, OutboxUnwritable):
-        return "; give the agent's outbox with --outbox"
+        return "; use --outbox to name the agent's outbox"
     return {
-        "gone": "; give the agent's outbox with --outbox",
-        "read-only": "; run the command as root or as the agent's user",
+        "gone": "; use --outbox to name the agent's outbox",
+        "read-only": "; run this command as root or as the agent's user",
         "busy": "; try again",
     }.get(failure.reason, "")

@@ -1,9 +1,9 @@
-"""The command `run`: the agent, until it is told to stop.
+"""The command `run`: runs the agent until the process is asked to stop.
 
-The agent runs on a thread of its own, and the calling thread only waits: for its end or, after a stop, for at most
-`STOP_SECONDS`. So neither a disk that hangs nor anything else that never returns keeps the process from ending. It ends
-without finalising the interpreter, which would wait for other threads, or end them inside a library: bcrypt aborts the
-process when that happens to it.
+The agent runs on a separate thread. The calling thread only waits for it to end or, after a stop, for at most
+`STOP_SECONDS`, so that a call that never returns, for example to a hung disk, can't keep the process from ending.
+The process ends without finalising the interpreter, which would wait for other threads or end them inside a library:
+bcrypt aborts the process if that happens.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from exporter.log.log import Log, captured_libraries
 from exporter.web.config import WebConfigError
 
 STOP_SECONDS: Final = 3.5
-"""How long a stop waits for the agent. With the log's last second the process ends within five."""
+"""How long a stop waits for the agent. With up to one second for the log, the process ends within five seconds."""
 
 _PACKAGE: Final = Path(exporter.__file__).parent
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the agent until something of `stops` ends it. Returns the exit code; raises `ConfigError`.
+    """Run the agent until a trigger of `stops.stop_by` ends it.
 
-    Threads of the agent may still be running: end the process by `os._exit`.
+    Return the exit code. Threads of the agent may still be running, so end the process with `os._exit`.
+    Raises `ConfigError`.
     """
     settings = load(args, os.environ)
     with closing(make_log(settings)) as log:
@@ -51,10 +52,11 @@ def run_agent(
     stop_by: Callable[[Callable[[], None]], object],
     started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run the agent with these settings. Returns the exit code; raises `ConfigError` for a bad web-config file.
+    """Run the agent with these settings.
 
-    `stop_by` gets the function that stops the agent, callable from any thread, before the agent starts. `started` is
-    called once the endpoint listens and the threads run.
+    Return the exit code. `stop_by` gets, before the agent starts, the function that stops the agent; it can be called
+    from any thread. `started` is called when the endpoint listens and the threads run. Raises `ConfigError` for an
+    invalid web-config file.
     """
     with captured_libraries(log):
         for warning in settings.warnings:
@@ -83,10 +85,10 @@ def run_until_stopped(
     log: Log,
     seconds: float = STOP_SECONDS,
 ) -> int:
-    """Call `agent` on a thread of its own; its result, or what it raises.
+    """Call `agent` on a separate thread. Return its result, or raise its exception.
 
-    `stop_by` gets a function that calls `stop`, which makes `agent` return. If that takes longer than so many seconds,
-    it is left behind: the log shows where it is, and the result is 0.
+    `stop_by` gets a function that calls `stop`, which makes `agent` return. If `agent` takes longer than `seconds`
+    after that, the log shows the code that it is in, the thread is abandoned, and the result is 0.
     """
     turned = threading.Event()
 
@@ -106,8 +108,8 @@ def run_until_stopped(
 
 
 def _place(thread: threading.Thread) -> str:
-    """The innermost place in our own code where the thread is: `outbox/file.py:312 transaction`."""
-    frame = sys._current_frames().get(thread.ident or 0)  # the one way to ask where a thread is
+    """Return the innermost frame of this package on the thread: `outbox/file.py:312 transaction`."""
+    frame = sys._current_frames().get(thread.ident or 0)  # the only way to read another thread's stack
     for called in reversed(traceback.extract_stack(frame) if frame else []):
         file = Path(called.filename)
         if file.is_relative_to(_PACKAGE):

@@ -1,4 +1,4 @@
-"""The command `simulate`: the simulated metadata service alone, for any client."""
+"""The command `simulate`: runs the simulated metadata service for any client."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _FAULT = "[events/|instance/|all/]NAME[:ARG][*COUNT]"
 _NAME_WIDTH = 32
 _LIST_HANG = _NAME_WIDTH + 3
 _HANG = 11
-"""Where a line goes on: behind its time."""
+"""Indent of continuation lines: the column after the time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `simulate`."""
-    played = parser.add_argument_group("what is played")
+    played = parser.add_argument_group("scenario")
     add_play(played)
     played.add_argument(
         "--vm",
         metavar="NAME",
         type=word_argument,
         action="append",
-        help="Answer as this VM of the scenario; may be repeated: each further VM answers on the next port (any free "
-        "one for port 0), and all see and approve the same events. Default: its first.",
+        help="VM of the scenario to serve. Repeat for more VMs: each is served on the next port (with port 0, on any "
+        "free port), and all see and approve the same events. Default: the scenario's first VM.",
     )
     played.add_argument(
         "--fault",
@@ -54,38 +54,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=word_argument,
         action="append",
         default=[],
-        help=f"Fail in this way: {_FAULT}, times such as 500ms or seconds without a unit, COUNT times and no more; may "
-        "be repeated, --list names them.",
+        help=f"Fault to inject: {_FAULT}. ARG is a number or a time, for example 500ms (without a unit: seconds). "
+        "COUNT limits how often the fault occurs. May be repeated. --list shows all faults.",
     )
     ending = played.add_mutually_exclusive_group()
-    ending.add_argument("--repeat", action="store_true", help="Begin the story again when it is over.")
-    ending.add_argument("--end", action="store_true", help="Exit when it is over; else the last document stays.")
-    parser.add_argument_group("where").add_argument(
+    ending.add_argument("--repeat", action="store_true", help="Restart the scenario when it ends.")
+    ending.add_argument(
+        "--end", action="store_true", help="Exit when the scenario ends. Default: keep serving the last document."
+    )
+    parser.add_argument_group("network").add_argument(
         "--listen",
         metavar="ADDRESS",
         type=listen_argument,
         default=(_LOOPBACK, _PORT),
-        help=f"Where to answer, port 0 for any free one. Default: {_LOOPBACK}:{_PORT}.",
+        help=f"Address to listen on; port 0 means any free port. Default: {_LOOPBACK}:{_PORT}.",
     )
     output = parser.add_argument_group("output")
     add_format(output)
-    output.add_argument("--list", action="store_true", help="List the scenarios and the faults, and exit.")
+    output.add_argument("--list", action="store_true", help="List the scenarios and faults, then exit.")
 
 
 def add_play(played: argparse._ArgumentGroup) -> None:
-    """Declare the flags of what is played, for `demo` too."""
+    """Declare the flags that select the scenario; `demo` has them too."""
     played.add_argument(
         "--scenario",
         metavar="NAME",
         type=path_argument,
         default="demo",
-        help="A shipped scenario (see `simulate --list`) or a file. Default: demo.",
+        help="Built-in scenario (see `simulate --list`) or a file. Default: demo.",
     )
-    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Speed factor. Default: 1.")
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Run the command until interrupted (or, with --end, until the play is over); its exit code."""
+    """Run the command until it's interrupted or, with --end, until the scenario ends.
+
+    Return the exit code.
+    """
     shown = Output(args.format == "json")
     if args.list:
         shown.list()
@@ -110,9 +115,10 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> list[MetadataService]:
-    """A service for each VM, on ports in a row, all with one platform; not started, `stack` closes them.
+    """Return one service per VM, on consecutive ports and with one shared platform.
 
-    Raises OSError with the address, and what `MetadataService` raises for an unknown VM or fault.
+    The services aren't started; `stack` closes them. Raises OSError with the address, and the errors of
+    `MetadataService` for an unknown VM or fault.
     """
     made: list[MetadataService] = []
     host, first = args.listen[0] or _LOOPBACK, args.listen[1]
@@ -121,7 +127,7 @@ def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> li
         platform = made[0].platform if made else None
         try:
             if port > _LAST_PORT:
-                raise OSError("there is no such port")
+                raise OSError(f"the highest port is {_LAST_PORT}")
             service = MetadataService(
                 played,
                 host=host,
@@ -140,7 +146,7 @@ def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> li
 
 
 def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace, shown: Output) -> None:
-    """Print what happens: a line for each change of the document and for each POST."""
+    """Print a line for each change of the document and for each POST, until the scenario ends (with --end)."""
     first = running[0]
     shown.began(running, played, args.speed)
     printed_until, printed_posts = datetime.min.replace(tzinfo=UTC), dict.fromkeys(running, 0)
@@ -163,19 +169,19 @@ def _print_play(running: Sequence[MetadataService], played: Scenario, args: argp
 
 
 class Output(Struct, frozen=True):
-    """What happens, as lines for people or as JSON: an object for each line, `kind` says of what."""
+    """The output, as human-readable lines or as JSON: one object per line, whose `kind` is the type of the line."""
 
     as_json: bool
 
     def line(self, kind: str, text: str, hang: int = _HANG, **fields: object) -> None:
-        """Print the text, or the fields; nothing of a heading, which has no `kind`, as JSON."""
+        """Print the text, or with JSON the fields. A heading has an empty `kind` and is left out of JSON."""
         if not self.as_json:
             print_wrapped(text, hang=hang)
         elif kind:
             print_line(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
 
     def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
-        """Who answers where, and what is played."""
+        """Print the address of each VM's service, and the scenario."""
         names = [service.vm.name for service in running]
         for service, name in zip(running, names, strict=True):
             shown_as = f" as {name}" if len(running) > 1 else ""
@@ -184,21 +190,21 @@ class Output(Struct, frozen=True):
         self.line("scenario", text, name=played.name, vms=names, speed=speed, description=played.description)
 
     def post(self, post: ReceivedPost, vm: str, *, named: bool) -> None:
-        """An approval that was sent to the service of this VM, which is `named` for people where there are several."""
+        """Print a POST to the service of `vm`. With `named` the human-readable line has the VM's name."""
         at, by = utc(post.time), f" by {vm}" if named else ""
         ids = ", ".join(post.event_ids) or "a malformed body"
-        text = f"{_clock(at)} POST{by} for {ids}: {post.status or 'no answer'}"
+        text = f"{_clock(at)} POST{by} for {ids}: {post.status or 'no response'}"
         self.line("post", text, time=timestamp(at), vm=vm, event_ids=list(post.event_ids), status=post.status or None)
 
     def change(self, change: Change, last: Change | None) -> None:
-        """Another document than the last one."""
+        """Print how the document differs from the last one (None: no earlier document)."""
         document = None if change.silent else change.document()
         text = f"{_clock(change.at)} {_described(change, last)}"
         self.line("document", text, time=timestamp(change.at), document=document)
 
     def list(self) -> None:
-        """What can be played, and how it can fail."""
-        self.line("", "scenarios (--scenario NAME, or a file of your own):")
+        """Print all scenarios and faults."""
+        self.line("", "scenarios (--scenario NAME; you can also give a file):")
         for name in scenario.names():
             does = scenario.load(name).description
             self.line("scenario", f"  {name:<{_NAME_WIDTH}} {does}", _LIST_HANG, name=name, description=does)
@@ -215,12 +221,14 @@ def _clock(at: datetime) -> str:
 
 
 def _described(change: Change, last: Change | None) -> str:
-    """What is new in the change, in a line."""
+    """Return the differences between two changes on one line."""
     if change.silent:
-        return "switched off: nothing is answered"
+        return "switched off: no responses"
     before = last.events if last else ()
     parts = [_event(event) for event in change.events if event not in before]
-    parts += [f"{event['EventId']} {event['EventType']} gone" for event in before if not change.knows(event["EventId"])]
+    parts += [
+        f"{event['EventId']} {event['EventType']} removed" for event in before if not change.knows(event["EventId"])
+    ]
     return f"incarnation {change.incarnation}: {'; '.join(parts) or 'no events'}"
 
 
@@ -235,11 +243,11 @@ def _names(resources: object) -> str:
 
 
 def speed(text: str) -> float:
-    """How many times as fast a scenario is played, from the command line."""
+    """Return the speed factor of a scenario. Raises `argparse.ArgumentTypeError`."""
     try:
         times = float(text)
     except ValueError:
         times = 0.0
     if not SLOWEST <= times <= FASTEST:
-        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {describe(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, found {describe(text)}")
     return times

@@ -1,7 +1,7 @@
-"""What stops a command from outside: signals, and on Windows what ends a console.
+"""Stopping a command from outside: by signals and, on Windows, by console events.
 
-with on_stop(event.set): …        the function is called, for a command that looks at an event
-with interrupted_on_stop(): …     KeyboardInterrupt, for a command that is interrupted wherever it waits
+with on_stop(event.set): …        calls the function, for a command that watches an event
+with interrupted_on_stop(): …     raises KeyboardInterrupt, for a command that may be interrupted anywhere
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SIGNALS: Final = tuple(number for number in signal.Signals if number.name in ("
 
 
 def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop`, on a thread of its own, whenever the process is to end. Returns what undoes that.
+    """Call `stop` on a separate thread each time the process is asked to end. Return a function that undoes this.
 
-    Ctrl-C, SIGTERM and SIGHUP; on Windows Ctrl-C, Ctrl-Break, a closed console window. `stop` returns at once, and may
-    be called more than once.
+    Triggers: Ctrl-C, SIGTERM, and SIGHUP; on Windows Ctrl-C, Ctrl-Break, and a closed console window. `stop` must
+    return at once, and may be called more than once.
     """
     if sys.platform == "win32":
         return watch(stop)
@@ -36,30 +36,30 @@ def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
 
 
 def leave_on_signal() -> None:
-    """End the process with 0 at such a signal, until `stop_by` handles it: there is nothing yet that has to be stopped.
+    """End the process with exit code 0 on a stop signal, until `stop_by` takes over: nothing needs cleanup yet.
 
-    Not on Windows, where a service or a console ends a process that is starting by itself.
+    Does nothing on Windows, where the service manager or the console ends a starting process.
     """
     if sys.platform != "win32":
         _handle(_SIGNALS, lambda *_: os._exit(0))
 
 
 def on_stop(stop: Callable[[], None]) -> AbstractContextManager[None]:
-    """As `stop_by`, for as long as the block runs."""
+    """Return a context manager that applies `stop_by` while the block runs."""
     return _undone(stop_by(stop))
 
 
 def interrupted_on_stop() -> AbstractContextManager[None]:
-    """Let all that `stop_by` names raise KeyboardInterrupt in the main thread, as Ctrl-C does by itself."""
+    """Return a context manager in which every trigger of `stop_by` raises KeyboardInterrupt in the main thread."""
     if sys.platform == "win32":
         return _undone(watch(_thread.interrupt_main))
     return _undone(_handle((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler))
 
 
 def left_on_stop() -> AbstractContextManager[None]:
-    """Let all that `stop_by` names end the process at once, for a command that leaves nothing to be tidied up.
+    """Return a context manager in which every trigger of `stop_by` ends the process at once, without cleanup.
 
-    On Linux each does so by itself. On Windows Ctrl-C would wait until the main thread waits no more.
+    On Linux that is the default. On Windows, Ctrl-C would have to wait until the main thread runs Python code again.
     """
     return _undone(watch(_leave)) if sys.platform == "win32" else contextlib.nullcontext()
 
@@ -77,11 +77,10 @@ def _leave() -> None:
 
 
 def _watch_signals(numbers: tuple[signal.Signals, ...], stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` for each of these signals, on a thread that reads what Python writes down when one arrives.
+    """Call `stop` for each of these signals, on a thread that reads Python's wakeup file descriptor.
 
-    A handler of Python's runs on the main thread alone, and not before that runs Python again: never, if it is in a
-    call that does not return, or went into one in the moment at which the signal arrived. Does nothing outside of the
-    main thread.
+    Python runs signal handlers only on the main thread, and only once that runs Python code again: never, if it's in a
+    call that doesn't return. Does nothing outside the main thread.
     """
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return lambda: None
@@ -107,9 +106,9 @@ def _watch_signals(numbers: tuple[signal.Signals, ...], stop: Callable[[], None]
 
 
 def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> Callable[[], None]:
-    """Handle these signals, but not a SIGHUP that is ignored, as `nohup` does it.
+    """Handle these signals, except a SIGHUP that is ignored (`nohup`). Return a function that undoes this.
 
-    Does nothing outside of the main thread, where Python allows no handlers.
+    Does nothing outside the main thread, where Python allows no handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

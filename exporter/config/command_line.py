@@ -1,6 +1,6 @@
-"""The command line: argparse with short usage, help in groups of at most 100 columns, and a hint for what is mistyped.
+"""The command line: argparse with short usage, grouped help of at most 100 columns, and hints for mistyped words.
 
-The same text on every Python, since nothing of it is laid out by argparse's own defaults, which differ.
+The text is the same on every Python version: it doesn't use argparse's default layout, which differs.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from exporter.text.values import (
 )
 
 FORMATS: Final = ("timeline", "json")
-"""What `--format` takes: for people, or one JSON object a line."""
+"""The values of `--format`: human-readable, or one JSON object per line."""
 _HELP_COLUMN: Final = 8
-"""Where the text of a flag begins, on a line of its own: the longest variable fits on one."""
+"""Where the text of a flag starts, on a separate line: the longest variable name fits on one line."""
 _COMMAND_COLUMN: Final = 14
-"""The same of a command, beside its name."""
+"""Where the text of a command starts, on the line of its name."""
 _PARAGRAPH: Final = re.compile(r"\n\s*\n")
 
 
 class HelpLayout(argparse.HelpFormatter):
-    """Lines as wide as the terminal and at most 100 columns, which is also what a pipe gets; paragraphs are kept."""
+    """Help in lines as wide as the terminal, at most 100 columns (also in a pipe); paragraphs are kept."""
 
     def __init__(self, prog: str, column: int = _HELP_COLUMN) -> None:
-        """`column` is where the text of a flag or a command begins at the latest."""
+        """Create the layout; `column` is the last column in which the text of a flag or a command may start."""
         width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
         super().__init__(prog, max_help_position=column, width=width)
 
@@ -57,26 +57,26 @@ class HelpLayout(argparse.HelpFormatter):
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations (a flag's spelling is a contract), and without credentials in its errors.
+    """An ArgumentParser without abbreviations (a flag's spelling is a contract) and without credentials in its errors.
 
-    Its usage is short: `takes` stands behind the program's name.
+    Its usage line is short: the program's name and `arguments`.
     """
 
-    def __init__(self, *args: Any, takes: str = "[OPTIONS]", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, arguments: str = "[OPTIONS]", **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, "formatter_class": HelpLayout, **kwargs})
-        self.color = False  # 3.14 colours its help; ours is the same everywhere
-        self.takes(takes)
+        self.color = False  # Python 3.14 colours help; the text must be the same everywhere
+        self.show_arguments(arguments)
 
-    def takes(self, words: str) -> None:
-        """What the usage says behind the program's name; the names of commands have their texts beside them."""
+    def show_arguments(self, words: str) -> None:
+        """Set the part of the usage line after the program's name, and the layout that fits it."""
         self.usage = f"%(prog)s {words}"
         if words.startswith(("COMMAND", "ACTION")):
             self.formatter_class = partial(HelpLayout, column=_COMMAND_COLUMN)
 
     def error(self, message: str) -> NoReturn:
-        """End with exit code 2 and the message, without credentials and control characters.
+        """Exit with code 2 and the message, without credentials and control characters.
 
-        What follows its first line is a list of what there is.
+        The lines after the first one list the known words.
         """
         first, *rest = redact(message).split("\n")
         lines = [f"{self.prog}: error: {printable(first)}", *map(printable, rest), f"Try '{self.prog} --help'."]
@@ -85,14 +85,14 @@ class FlagParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse has overloads for namespaces of other types
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse, but what is not known is refused here, by the command whose flags it could have been."""
+        """Parse as argparse does, but reject unknown arguments here, in the command's own parser."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._refusal(unknown))
         return parsed, unknown
 
     def _refusal(self, unknown: Sequence[str]) -> str:
-        """The sentence for what this command does not take. A value is not shown: it may be anything."""
+        """Return the error text for unknown arguments. Values aren't shown: they may be secrets."""
         mistyped = [word.partition("=")[0] for word in unknown if word.startswith("-") and word.strip("-")]
         if not mistyped:
             return f"unexpected argument {describe(unknown[0])}"
@@ -105,7 +105,7 @@ class FlagParser(argparse.ArgumentParser):
         return ", ".join(hints)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As argparse, which words it otherwise in each version: a word that is none of those that there are."""
+        """Reject a value that isn't one of the choices, with the same text on every Python version."""
         if action.choices is None or value in action.choices:
             return
         known = [str(word) for word in action.choices]
@@ -121,27 +121,27 @@ def add_format(group: argparse._ActionsContainer) -> None:
         choices=FORMATS,
         default=FORMATS[0],
         metavar="|".join(FORMATS),
-        help="Lines for people, or JSON. Default: timeline.",
+        help="Output format: human-readable lines or JSON. Default: timeline.",
     )
 
 
 def duration_argument(text: str) -> float:
-    """Seconds of a duration, more than none. Raises `argparse.ArgumentTypeError`."""
+    """Return the seconds of a duration, more than zero. Raises `argparse.ArgumentTypeError`."""
     try:
         seconds = parse_duration(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f'expected a duration such as "500ms", "5s" or "2m", found {describe(text)}')
+        raise argparse.ArgumentTypeError(f'expected a duration, for example "500ms" or "2m", found {describe(text)}')
     return seconds
 
 
 def listen_argument(text: str) -> tuple[str, int]:
-    """Host ("" for every address) and port to listen on. Raises `argparse.ArgumentTypeError`."""
+    """Return host ("" for every address) and port to listen on. Raises `argparse.ArgumentTypeError`."""
     try:
         refuse_misplaced(text, "what belongs here")
         return split_address(text)
     except Misplaced as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except InvalidValue as error:
-        raise argparse.ArgumentTypeError(f"expected {error}, not {describe(text)}") from error
+        raise argparse.ArgumentTypeError(f"expected {error}, found {describe(text)}") from error

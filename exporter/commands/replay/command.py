@@ -84,7 +84,7 @@ had the event stayed as it was), and what was really `sent`. Without a policy gi
 
 def add_arguments(parser: FlagParser) -> None:
     """Declare the flags of `replay`."""
-    parser.takes("[OPTIONS] FILE...")
+    parser.show_arguments("[OPTIONS] FILE...")
     parser.epilog = EPILOG
     replayed = parser.add_argument_group("what is replayed")
     replayed.add_argument(

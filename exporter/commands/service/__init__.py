@@ -1,6 +1,6 @@
-"""The command `service`: the agent as a Windows service, by `exporter.windows`, which alone speaks with the system.
+"""The command `service`: the agent as a Windows service. Only `exporter.windows` calls Windows.
 
-Imports nothing that `run` does not need unless `service` is called; `program` imports the agent, for the service alone.
-Begin in `command`, which also starts, stops and removes the service; `install` makes it and its folder, `program` is
-what the service manager runs, and `world` is what all of them see of Windows.
+Without a call of `service`, nothing that `run` doesn't need is imported. Start with `command`, which also starts,
+stops, and removes the service. `install` creates it and its folder, `program` is what the service manager runs, and
+`environment` is the access of all of them to Windows.
 """

@@ -1,4 +1,4 @@
-"""`service`: installs, removes, starts and stops the agent as a Windows service, and runs it for Windows."""
+"""`service`: installs, removes, starts, and stops the agent as a Windows service, and runs it for Windows."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ from exporter.windows.service_manager import (
 )
 
 NOT_WINDOWS: Final = (
-    "`service` is for Windows: on Linux the agent is a systemd unit, see deploy/systemd, or started with `run`"
+    "service: only available on Windows; on Linux, use the systemd unit (see deploy/systemd) or start the agent with "
+    "`run`"
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _GIVEN_FOLDER: Final = re.compile(r' (?:"--folder=([^"]*)"|--folder=(\S+))')
-"""In the command line of an installed service."""
+"""The folder in the command line of an installed service."""
 _UNQUOTED: Final = re.compile(r"[^'%\x00-\x1f\x7f]{1,200}")
-"""A folder's path as it can be written between single quotes and in the command line of a service. Windows' own bound
-for a folder is 247 characters, and there are names to follow."""
+"""A folder's path that is valid between single quotes and in the command line of a service. Windows allows 247
+characters for a folder, and file names are appended to it."""
 _EXPECTED_FOLDER: Final = (
-    "expected a folder on a drive, such as C:\\ProgramData\\azse-2, of at most 200 characters: no device such as NUL, "
-    "no dot or space at the end of a name, no 8.3 name, none of : * ? \" < > | ' %"
+    "expected a folder on a drive, for example C:\\ProgramData\\azse-2, of at most 200 characters, without device "
+    "names (NUL), names that end in a dot or space, 8.3 names, and the characters : * ? \" < > | ' %"
 )
 
 
 _ACTIONS: Final[Mapping[str, str]] = {
-    "install": "make the service and its folder, or update them; the flags are those of run, and are kept",
-    "remove": "stop and remove the service; its settings, outbox and log stay",
-    "start": "start the service and wait until it runs, or say why it does not",
+    "install": "create or update the service and its folder; flags of run are stored with the service",
+    "remove": "stop and remove the service; keep its settings, outbox, and log",
+    "start": "start the service and wait until it runs, or print why it does not",
     "stop": "stop the service and wait until it has stopped",
-    "run": "what the service manager starts; in a terminal use the command run",
+    "run": "run as a service; only for the service manager (in a terminal, use the command run)",
 }
 
 
 def _act(action: str, service: Service, args: argparse.Namespace, environment: ServiceEnvironment) -> int:
-    """Run the action, with the imports that it needs: the service manager waits only so long for `run` to answer."""
+    """Run the action with only the imports that it needs: the service manager limits the start time of `run`."""
     if action == "run":
         from exporter.commands.service.program import run_service  # noqa: PLC0415  # see above
 
@@ -66,28 +67,31 @@ def _act(action: str, service: Service, args: argparse.Namespace, environment: S
 
 def add_arguments(parser: FlagParser) -> None:
     """Add the actions of `service`, with their flags."""
-    parser.takes("ACTION [OPTIONS]")
+    parser.show_arguments("ACTION [OPTIONS]")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog=parser.prog)
     for name, summary in _ACTIONS.items():
         subparser = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         subparser.set_defaults(action=name)
-        group = subparser.add_argument_group("which service")
+        group = subparser.add_argument_group("service")
         group.add_argument(
-            "--name", metavar="NAME", type=_name, help="Name of the service, for a second one beside the usual."
+            "--name", metavar="NAME", type=_name, help="Name of the service, if you install more than one."
         )
         group.add_argument(
             "--folder",
             metavar="FOLDER",
             type=_folder,
-            help="Folder of its settings, outbox and log; by default that of the installed service, or the one of its "
-            "name below %%ProgramData%%.",
+            help="Folder for its settings, outbox, and log. Default: the folder of the installed service, or else the "
+            "folder with its name in %%ProgramData%%.",
         )
         if name in ("install", "run"):
             add_flags(subparser, environment=False)
 
 
 def service(args: argparse.Namespace, environment: ServiceEnvironment | None = None) -> int:
-    """Run the command. Returns the exit code; raises `ConfigError` where settings are wrong."""
+    """Run the command.
+
+    Return the exit code. Raises `ConfigError` for invalid settings.
+    """
     environment = environment or ServiceEnvironment()
     if environment.platform != "win32":
         print_error(NOT_WINDOWS)
@@ -98,7 +102,7 @@ def service(args: argparse.Namespace, environment: ServiceEnvironment | None = N
         folder = args.folder or (_installed_folder(chosen.name, environment) if args.action != "run" else "")
         chosen = replace(chosen, folder=folder or chosen.folder)
         if not is_own_name(chosen.folder) or not _UNQUOTED.fullmatch(chosen.folder):
-            print_error(f"{chosen.folder}: {_EXPECTED_FOLDER}; give another by --folder")
+            print_error(f"{chosen.folder}: {_EXPECTED_FOLDER}; use another --folder")
             return BAD_USAGE
         return _act(args.action, chosen, args, environment)
     except ServiceManagerError as error:
@@ -107,29 +111,31 @@ def service(args: argparse.Namespace, environment: ServiceEnvironment | None = N
 
 
 def _installed_folder(name: str, environment: ServiceEnvironment) -> str:
-    """The folder that the service was installed with; "" for none. Raises `ServiceManagerError`."""
+    """Return the folder with which the service was installed; "" if there is none. Raises `ServiceManagerError`."""
     with environment.open_manager(False) as manager:
         found = _GIVEN_FOLDER.search(manager.command(name)) if manager.status(name) is not None else None
     return (found[1] or found[2]) if found else ""
 
 
 def _open_streams() -> None:
-    """A service, a program without a console and the Windows Installer have no standard streams: what is printed then
-    goes nowhere instead of failing."""
+    """Replace missing standard streams by the null device, so that printing doesn't fail.
+
+    They are missing in a service, in a program without a console, and under the Windows Installer.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
 def _name(text: str) -> str:
-    """A service's name that needs no quoting anywhere."""
+    """Return a service name that never needs quoting. Raises `argparse.ArgumentTypeError`."""
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError("expected letters, digits, dots, dashes and underscores, at most 80 of them")
+        raise argparse.ArgumentTypeError("expected at most 80 letters, digits, dots, dashes, and underscores")
     return text
 
 
 def _folder(text: str, platform: str = sys.platform) -> str:
-    """A folder on a drive, since the outbox can't be on a share; elsewhere, where tests run, any absolute path."""
+    """Return a folder on a drive, since the outbox can't be on a share; on other systems (tests) any absolute path."""
     if not (is_on_a_drive(text) if platform == "win32" else os.path.isabs(text)):
         raise argparse.ArgumentTypeError(_EXPECTED_FOLDER)
     return os.path.normpath(text)
@@ -141,16 +147,18 @@ GONE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.1
 _LAST_LINES: Final = 5
 _LAST_BYTES: Final = 1 << 16
-_WRONG_SETTINGS: Final = "its settings are wrong: correct them, then start it again"
 
 
 def start(service: Service, environment: ServiceEnvironment) -> int:
-    """Start the service and wait until it runs. Returns the exit code; raises `ServiceManagerError`."""
+    """Start the service and wait until it runs.
+
+    Return the exit code. Raises `ServiceManagerError`.
+    """
     with environment.open_manager(False) as manager:
-        # It counts as running until it has stopped.
+        # While it stops, the service manager counts it as running.
         _await(manager, service, lambda state: state != ServiceState.STOP_PENDING, STOP_SECONDS, environment)
         if _state(manager, service) == ServiceState.RUNNING:
-            print_wrapped(f"{service.name} runs already")
+            print_wrapped(f"{service.name}: already running")
             return DONE
         logged = _size(service.log_file)
         manager.start(service.name)
@@ -162,58 +170,62 @@ def start(service: Service, environment: ServiceEnvironment) -> int:
             environment,
         )
     if status is not None and status.state == ServiceState.RUNNING:
-        print_wrapped(f"{service.name} runs; its log is {service.log_file}")
+        print_wrapped(f"{service.name}: running; log: {service.log_file}")
         return DONE
     _explain(service, status, logged)
     return BAD_USAGE if status is not None and status.misconfigured else FAILED
 
 
 def _explain(service: Service, status: ServiceStatus | None, logged: int) -> None:
-    """Say why the service does not run, with the last lines of its log that are new since it had `logged` bytes."""
+    """Print why the service does not run, with the last lines that its log has beyond `logged` bytes."""
     if status is not None and status.misconfigured:
-        print_error(f"{service.name} did not start, since {_WRONG_SETTINGS}")
+        print_error(f"{service.name}: not started: the settings are invalid; correct them, then start it again")
     elif status is not None and status.state == ServiceState.STOPPED:
-        print_error(
-            f"{service.name} did not start, and may be tried again: see {service.log_file} and the Event Viewer"
-        )
+        print_error(f"{service.name}: not started, Windows may retry; see {service.log_file} and the Event Viewer")
     else:
-        print_error(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
+        print_error(f"{service.name}: not running after {START_SECONDS:g} s; see its log, {service.log_file}")
     lines = _new_lines(service.log_file, logged)
     if lines:
-        print_error(f"{service.log_file} ends with:")
+        print_error(f"last lines of {service.log_file}:")
     for line in lines:
         print_error(f"  {line}")
 
 
 def stop(service: Service, environment: ServiceEnvironment) -> int:
-    """Stop the service and wait until it has stopped. Returns the exit code; raises `ServiceManagerError`."""
+    """Stop the service and wait until it has stopped.
+
+    Return the exit code. Raises `ServiceManagerError`.
+    """
     with environment.open_manager(False) as manager:
         return _stop(manager, service, environment)
 
 
 def _stop(manager: Manager, service: Service, environment: ServiceEnvironment) -> int:
-    # It takes no control while it starts.
+    # A starting service accepts no controls.
     _await(manager, service, lambda state: state != ServiceState.START_PENDING, START_SECONDS, environment)
     state = _state(manager, service)
     if state == ServiceState.STOPPED:
-        print_wrapped(f"{service.name} does not run")
+        print_wrapped(f"{service.name}: not running")
         return DONE
-    if state != ServiceState.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
+    if state != ServiceState.STOP_PENDING:  # a stopping service accepts no controls
         manager.stop(service.name)
     status = _await(manager, service, lambda state: state == ServiceState.STOPPED, STOP_SECONDS, environment)
     if status is None or status.state == ServiceState.STOPPED:
-        print_wrapped(f"{service.name} has stopped")
+        print_wrapped(f"{service.name}: stopped")
         return DONE
-    print_error(f"{service.name} has not stopped within {STOP_SECONDS:g} s: see its log, {service.log_file}")
+    print_error(f"{service.name}: not stopped after {STOP_SECONDS:g} s; see its log, {service.log_file}")
     return FAILED
 
 
 def remove(service: Service, environment: ServiceEnvironment) -> int:
-    """Stop and remove the service. Returns the exit code; raises `ServiceManagerError`."""
+    """Stop and remove the service.
+
+    Return the exit code. Raises `ServiceManagerError`.
+    """
     with environment.open_manager(False) as manager:
         if manager.status(service.name) is None:
             _forget_event_source(service, environment)
-            print_wrapped(f"{service.name} is not installed")
+            print_wrapped(f"{service.name}: not installed")
             return DONE
         refuse_another(manager, service.name)
         if code := _stop(manager, service, environment):
@@ -221,9 +233,9 @@ def remove(service: Service, environment: ServiceEnvironment) -> int:
         manager.delete(service.name)
         left = _await(manager, service, lambda _: False, GONE_SECONDS, environment)
     _forget_event_source(service, environment)
-    print_wrapped(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
+    print_wrapped(f"{service.name}: removed; its settings, outbox, and log are still in {service.folder}")
     if left is not None:
-        print_wrapped("it is gone when nobody looks at it any more: close the Services window")
+        print_wrapped("To complete the removal, close the Services window and other programs that show services")
     return DONE
 
 
@@ -231,21 +243,24 @@ def _forget_event_source(service: Service, environment: ServiceEnvironment) -> N
     try:
         environment.remove_event_source(service.name)
     except OSError as error:
-        print_error(f"the source {service.name} of the Event Log can't be removed: {error.strerror or error}")
+        print_error(f"Event Log source {service.name}: cannot be removed: {error.strerror or error}")
 
 
 def _state(manager: Manager, service: Service) -> int:
-    """The service's state. Raises `ServiceManagerError` where there is no such service."""
+    """Return the service's state. Raises `ServiceManagerError` if the service doesn't exist."""
     status = manager.status(service.name)
     if status is None:
-        raise ServiceManagerError(0, f"{service.name} is not installed: run `{install_command(service.name)}` first")
+        raise ServiceManagerError(0, f"{service.name}: not installed; run `{install_command(service.name)}` first")
     return status.state
 
 
 def _await(
     manager: Manager, service: Service, enough: Callable[[int], bool], seconds: float, environment: ServiceEnvironment
 ) -> ServiceStatus | None:
-    """What the service is doing once its state is enough, or after so many seconds; None once there is none."""
+    """Wait until the service's state is `enough`, for at most `seconds`.
+
+    Return its status; None if the service doesn't exist any more.
+    """
     deadline = environment.monotonic() + seconds
     while (status := manager.status(service.name)) is not None and not enough(status.state):
         if environment.monotonic() >= deadline:
@@ -262,7 +277,10 @@ def _size(path: str) -> int:
 
 
 def _new_lines(path: str, logged: int) -> list[str]:
-    """The last lines of the log from that size on, from its beginning where it is shorter now; none if unreadable."""
+    """Return the last lines of the log beyond `logged` bytes, or of the whole log if it is shorter now.
+
+    Empty if the log is unreadable.
+    """
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

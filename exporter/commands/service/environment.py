@@ -1,4 +1,4 @@
-"""What the commands see of Windows, as one value: the tests give another."""
+"""The commands' access to Windows as one value, which tests replace."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _IN_ENVIRONMENT: Final = (
 
 
 def own_command() -> tuple[str, ...]:
-    """What starts this program from the folder System32: the frozen program, or this Python.
+    """Return the command that starts this program from any directory: the frozen program, or this Python.
 
-    With -I, since the folder of the installer, its `PYTHONPATH` and its own packages are not the service's.
+    Python gets -I, since the installer's working directory, `PYTHONPATH`, and user packages don't apply to the service.
     """
     if getattr(sys, "frozen", False):
         return (sys.executable,)
@@ -41,16 +41,16 @@ def own_command() -> tuple[str, ...]:
 
 
 def environment_command(python: str, packages: str) -> tuple[str, ...]:
-    """The same for a virtual environment with these packages, by the Python that it was made of.
+    """Return the command for a virtual environment with these packages: its base Python.
 
-    On Windows the python.exe of an environment starts that one as another process [venv], and the service manager
-    would look after the wrong one.
+    On Windows, an environment's python.exe starts the base Python as another process [venv], and the service manager
+    would watch the wrong one.
     """
     return (python, "-I", "-c", _IN_ENVIRONMENT.format(packages=packages))
 
 
 class Lists(Struct, frozen=True):
-    """Access lists, as `windows.access` has them; each function raises OSError."""
+    """The functions of `windows.access` for access lists; each raises OSError."""
 
     make_folder: Callable[[str], None] = access.make_folder
     protect_folder: Callable[[str, Sequence[Entry]], None] = access.protect_folder
@@ -76,14 +76,14 @@ class ServiceEnvironment(Struct, frozen=True):
 
 
 class Service(Struct, frozen=True):
-    """One service of this program: its name and its folder, with its settings, its outbox and its log."""
+    """One service of this program: its name, and its folder with settings, outbox, and log."""
 
     name: str
     folder: str
 
     @property
     def account(self) -> str:
-        """Its virtual account: without a password, made by Windows with the service [Virtual accounts]."""
+        """Its virtual account, without a password, which Windows creates with the service [Virtual accounts]."""
         return f"NT SERVICE\\{self.name}"
 
     @property
@@ -93,18 +93,18 @@ class Service(Struct, frozen=True):
 
     @property
     def log_file(self) -> str:
-        """The newest file of its log."""
+        """Path of the newest file of its log."""
         return os.path.join(self.folder, "log", "agent.log")
 
     @property
     def config_file(self) -> str:
-        """Its settings, unless others are given."""
+        """Path of its default settings file."""
         return os.path.join(self.folder, "config.toml")
 
 
 @contextlib.contextmanager
 def working_in(folder: str) -> Iterator[None]:
-    """Work in the service's folder, so that relative paths in the settings are of that one; not while it is missing."""
+    """Run a block in the service's folder, if it exists, so that relative paths in the settings refer to it."""
     before = os.getcwd()
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -115,13 +115,13 @@ def working_in(folder: str) -> Iterator[None]:
 
 
 def usual_service(environ: Mapping[str, str]) -> Service:
-    """The service that is meant where nothing else is said."""
+    """Return the default service."""
     return Service(SERVICE_NAME, program_data(environ))
 
 
 def named_service(name: str, environ: Mapping[str, str]) -> Service:
-    """The service of this name, with a folder of its own: only its own account has access there."""
+    """Return the service with this name and its own folder, to which only its account has access."""
     usual = usual_service(environ)
-    if name.upper() == usual.name.upper():  # the service manager knows no case
+    if name.upper() == usual.name.upper():  # the service manager ignores case
         return usual
     return Service(name, ntpath.join(ntpath.dirname(usual.folder), name))

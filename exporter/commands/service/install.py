@@ -1,7 +1,7 @@
-"""`service install`: checks the settings, makes the folder with its access lists, and makes or updates the service.
+"""`service install`: checks the settings, creates the folder with its access lists, and creates or updates the service.
 
-It asks nothing, may be called again, and keeps settings, outbox and log: so the Windows Installer can call it too.
-The settings file that it writes where there is none sets a hold file; all else in it is a comment.
+It never prompts, can be repeated, and keeps settings, outbox, and log, so the Windows Installer can call it too.
+If there is no settings file, it writes one that sets a hold file; everything else in that file is a comment.
 """
 
 from __future__ import annotations
@@ -54,16 +54,15 @@ from exporter.windows.service_manager import (
 )
 
 DESCRIPTION: Final = (
-    "Tells operators what Azure is about to do to this VM: scheduled events as Prometheus metrics, OpenTelemetry logs "
-    "and Event Hubs messages."
+    "Exports Azure Scheduled Events as Prometheus metrics, OpenTelemetry logs, and Event Hubs messages."
 )
 RESTART_AFTER: Final = (1.0, 5.0, 60.0)
 RESET_AFTER: Final = 600
-"""Seconds. A failure after ten good minutes is a new one, and tried again at once."""
+"""Seconds without a failure after which the delays of `RESTART_AFTER` start over."""
 PRESHUTDOWN_SECONDS: Final = 10.0
 """The agent ends within 5 s."""
 PRIVILEGES: Final = ("SeChangeNotifyPrivilege",)
-"""To pass folders on the way to a file, as everybody may. Above all not SeImpersonatePrivilege, which services have."""
+"""To traverse folders, as every user may. In particular not SeImpersonatePrivilege, which services have by default."""
 
 FOLDERS: Final[Mapping[str, int]] = {
     LOG_FOLDER: MODIFY,
@@ -72,28 +71,29 @@ FOLDERS: Final[Mapping[str, int]] = {
     READY_FOLDER: READ,
     SECRETS_FOLDER: READ,
 }
-"""What the service may do in each folder: it writes its log and event files, and reads what others tell it there."""
+"""Rights of the service in each folder: it writes its log and event files, and only reads the others."""
 
 _INHERITED: Final = 0x10
 _SERVICES: Final = "S-1-5-80-"
-"""How the SIDs of services begin [Service SIDs]."""
+"""Prefix of the SIDs of services [Service SIDs]."""
 _OTEL: Final = "OTEL_"
 _OTEL_SECRETS: Final = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"}
 MOST_FILES: Final = 1_000
-"""Below the folder, whose owners are looked at: the agent itself keeps fewer than two hundred."""
+"""Maximum number of files in the folder whose owners are checked; the agent keeps fewer than two hundred."""
 
 NOT_INSTALLED_ID: Final = 4
-"""The id of our entry in the Event Log; those of `service run` are in `program`."""
+"""Event id of the entry in the Event Log; those of `service run` are in `program`."""
 
 
 class NotInstalledError(Exception):
-    """The folder can't be used; the text is a sentence that says what to do."""
+    """The folder can't be used; the text has the reason and what to do."""
 
 
 def install(service: Service, args: argparse.Namespace, environment: ServiceEnvironment) -> int:
-    """Run the action. Returns the exit code; raises `ConfigError`, `ServiceManagerError`.
+    """Run the action.
 
-    Why it fails stands in the Event Log as well: nobody sees what it prints where the Windows Installer calls it.
+    Return the exit code. A failure is also written to the Event Log, since the output is not visible if the Windows
+    Installer runs the action. Raises `ConfigError`, `ServiceManagerError`.
     """
     try:
         return _install(service, args, environment)
@@ -101,7 +101,7 @@ def install(service: Service, args: argparse.Namespace, environment: ServiceEnvi
         _report(service, str(error), environment)
         raise
     except (NotInstalledError, OSError) as error:
-        sentence = f"{service.folder} can't be used: {error}"
+        sentence = f"{service.folder}: not usable: {error}"
         _report(service, sentence, environment)
         print_error(sentence)
         return FAILED
@@ -123,35 +123,34 @@ def _install(service: Service, args: argparse.Namespace, environment: ServiceEnv
     try:
         command_line(command)
     except ValueError as error:
-        raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
+        raise ConfigError((f"flags: {error}; write that setting to the settings file",)) from error
     with environment.open_manager(True) as manager:
         refuse_another(manager, service.name)
         _make_folder(service, Path(settings.outbox.path), environment)
         settings = _checked(service, flags, config_file, environ)  # the settings file may be new
         _take_over(service, Path(settings.outbox.path), environment)
         before = manager.status(service.name)
-        for lacking in manager.define(_definition(service, command)):
-            print_error(f"warning: {lacking}")
+        for unsupported in manager.define(_definition(service, command)):
+            print_error(f"warning: {unsupported}")
     try:
         environment.add_event_source(service.name)
     except OSError as error:
-        print_error(
-            f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}"
-        )
+        print_error(f"warning: Event Log source {service.name}: cannot be registered: {error.strerror or error}")
     doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, environment))
     for warning in (*doubts, *_readable_secrets(environ)):
         print_error(f"warning: {warning}")
     done = "installed" if before is None else "updated"
-    print_wrapped(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
+    settings_from = config_file or "from its environment"
+    print_wrapped(f"{service.name}: {done}; settings: {settings_from}; log: {service.log_file}")
     if before is not None and before.state != ServiceState.STOPPED:
-        print_wrapped(f"{service.name} runs as it was: stop and start it to use what is new")
+        print_wrapped(f"{service.name}: still running with the old definition; stop and start it to apply the new one")
     return DONE
 
 
 def _which(service: Service, environment: ServiceEnvironment) -> Iterator[str]:
-    """The flags that tell `service run` which service it is.
+    """Yield the flags that select the service for `service run`.
 
-    The folder always: what the variable ProgramData says may differ from one account to another.
+    The folder is always given, since the variable ProgramData can differ between accounts.
     """
     if service.name != usual_service(environment.environ).name:
         yield f"--name={service.name}"
@@ -159,9 +158,9 @@ def _which(service: Service, environment: ServiceEnvironment) -> Iterator[str]:
 
 
 def _config_file(service: Service, args: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The settings file of the service, an absolute path; "" where its environment names one.
+    """Return the absolute path of the service's settings file; "" if its environment names one.
 
-    One that was given by a flag, else that of the environment, else the one in its folder.
+    The order is: the flag, the environment, the file in its folder.
     """
     given: str | None = vars(args).get("config.file")
     if given:
@@ -172,7 +171,7 @@ def _config_file(service: Service, args: argparse.Namespace, environ: Mapping[st
 
 
 def _flags(args: argparse.Namespace) -> tuple[str, ...]:
-    """The settings that were given as flags, as words; paths are absolute, since the service is started elsewhere."""
+    """Return the given setting flags as words; paths are absolute, since the service has another working directory."""
     words = []
     for setting in catalogue():
         value = given_flags(args).get(setting.name)
@@ -183,20 +182,20 @@ def _flags(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _refuse_secrets(flags: Sequence[str]) -> None:
-    """Such as the password in an address. Raises `ConfigError`."""
+    """Raise `ConfigError` if a flag contains a secret, for example a password in a URL."""
     secret_flags = [flag.partition("=")[0] for flag in flags if redact(flag) != flag]
     if secret_flags:
         raise ConfigError(
             tuple(
-                f"{name}: it holds a secret, and every user of the machine can read the command line of a service: "
-                "write it into the settings file"
+                f"{name}: contains a secret, and every user of the machine can read the command line of a service; "
+                "write it to the settings file"
                 for name in secret_flags
             )
         )
 
 
 def _checked(service: Service, flags: Sequence[str], config_file: str, environ: Mapping[str, str]) -> Settings:
-    """The settings as the service will read them, with the files that they name. Raises `ConfigError`."""
+    """Return the settings as the service will read them, validated with the files they name. Raises `ConfigError`."""
     exists = config_file != service.config_file or os.path.exists(config_file)
     words = [*flags, f"{CONFIG_FLAG}={config_file}"] if config_file and exists else list(flags)
     with working_in(service.folder):
@@ -204,7 +203,7 @@ def _checked(service: Service, flags: Sequence[str], config_file: str, environ: 
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The flags of `run` as `run` would get them."""
+    """Parse words as the flags of `run`."""
     parser = FlagParser(prog="service")
     add_flags(parser, environment=False)
     return parser.parse_args(list(words))
@@ -214,19 +213,19 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _make_folder(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
-    """Make what is missing, and see to the access lists. Raises OSError, `NotInstalledError`.
+    """Create what is missing, and set the access lists. Raises OSError, `NotInstalledError`.
 
-    Above all of it stand SYSTEM and Administrators, and no other user has access. The service may write its data, which
-    lie in the folder itself, and nothing that tells it what to do: those have lists that inherit nothing.
+    SYSTEM and Administrators have full access; no other user has access. The service may write its data, which is in
+    the folder itself, but not its inputs (settings, hold and ready files): their lists inherit nothing.
     """
     trusted = _trusted(environment)
     if os.path.lexists(service.folder):
         _refuse_strangers(service.folder, environment, trusted)
         _refuse_another_use(service, outbox, environment)
-    _see_to_folder(service.folder, service.sid, MODIFY, environment, trusted)
+    _secure_folder(service.folder, service.sid, MODIFY, environment, trusted)
     for name, rights in FOLDERS.items():
-        makers = trusted | {service.sid} if rights == MODIFY else trusted  # it makes a folder anew that was removed
-        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, environment, makers)
+        makers = trusted | {service.sid} if rights == MODIFY else trusted  # it recreates a removed folder
+        _secure_folder(os.path.join(service.folder, name), service.sid, rights, environment, makers)
     config = Path(service.config_file)
     if os.path.lexists(config):
         _refuse_strangers(service.config_file, environment, trusted)
@@ -240,10 +239,11 @@ def _trusted(environment: ServiceEnvironment) -> set[str]:
 
 
 def _take_over(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
-    """Refuse what another account owns, which may change its list at any time; then give the service its files.
+    """Reject files of other accounts, whose owners could change their access lists; then give the service its files.
 
-    All below the folder, after that has a list which lets no other account make anything there. What those made whom an
-    administrator has let into a folder is theirs, such as ready files. Raises OSError, `NotInstalledError`.
+    Checks everything in the folder, once its list stops other accounts from creating files there. Accounts to which an
+    administrator gave access to a subfolder may own files in it, for example ready files. Raises OSError,
+    `NotInstalledError`.
     """
     seen, trusted = 0, _trusted(environment)
     for folder, folders, files in os.walk(service.folder, onerror=_raised):
@@ -252,7 +252,9 @@ def _take_over(service: Service, outbox: Path, environment: ServiceEnvironment) 
         for name in (*folders, *files):
             seen += 1
             if seen > MOST_FILES:
-                raise NotInstalledError(f"it holds more than {MOST_FILES} files: remove those that are not the agent's")
+                raise NotInstalledError(
+                    f"it contains more than {MOST_FILES} files; remove those that are not the agent's"
+                )
             _refuse_strangers(os.path.join(folder, name), environment, makers)
     environment.lists.protect_file(service.config_file, [(service.sid, READ)])
     if outbox.parent == Path(service.folder):
@@ -264,9 +266,8 @@ def _raised(error: OSError) -> NoReturn:
     raise error
 
 
-def _see_to_folder(path: str, sid: str, rights: int, environment: ServiceEnvironment, trusted: set[str]) -> None:
-    """Make the folder, or protect it unless it has an entry for the service already: then what an administrator has
-    changed there stays."""
+def _secure_folder(path: str, sid: str, rights: int, environment: ServiceEnvironment, trusted: set[str]) -> None:
+    """Create the folder, or protect it unless it has an entry for the service: then an administrator's changes stay."""
     lists = environment.lists
     try:
         lists.make_folder(path)
@@ -278,30 +279,32 @@ def _see_to_folder(path: str, sid: str, rights: int, environment: ServiceEnviron
 
 
 def _refuse_strangers(path: str, environment: ServiceEnvironment, trusted: set[str]) -> None:
-    """Everybody may make a folder in ProgramData: what another has made there is not what an administrator wrote."""
-    if is_link(path):  # what is done to it is done to what it leads to, in the worst case to a folder of Windows
-        raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
+    """Raise `NotInstalledError` for a link, and for an owner that isn't trusted: any user can write to ProgramData."""
+    if is_link(path):  # changes would apply to its target, in the worst case to a folder of Windows
+        raise NotInstalledError(f"{path} is a link; remove it, or set --folder to its target")
     owner = environment.lists.read(path).owner
     if owner not in trusted:
         raise NotInstalledError(
-            f"{path} belongs to {owner}, who is no administrator: look at what it holds, then remove it, or take it "
-            f'over with `takeown /A /F "{path}"`, then `icacls "{path}" /reset`'
+            f"{path} belongs to {owner}, which is not an administrator; inspect it, then remove it, or take ownership "
+            f'with `takeown /A /F "{path}"`, then `icacls "{path}" /reset`'
         )
 
 
 def _refuse_another_use(service: Service, outbox: Path, environment: ServiceEnvironment) -> None:
-    """A folder that others use is not taken from them: by its new list only this service would have access there."""
+    """Raise `NotInstalledError` for a folder that is used for something else: its new list would remove that access."""
     own = [entry for entry in environment.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
     if any(entry.sid == service.sid for entry in own):
         return
     if _of_another_service(own, service):
-        raise NotInstalledError("it is the folder of another service: give this one a folder of its own by --folder")
+        raise NotInstalledError("it is the folder of another service; set --folder to a separate folder")
     if service.folder == usual_service(environment.environ).folder:
         return
     known = {os.path.basename(service.config_file), *FOLDERS}
     for name in sorted(os.listdir(service.folder)):
         if name not in known and not name.startswith(outbox.name):
-            raise NotInstalledError(f"it holds {name}: give a folder by --folder that is new, empty or of this service")
+            raise NotInstalledError(
+                f"it contains {name}; set --folder to a folder that is new, empty, or already used by this service"
+            )
 
 
 def _of_another_service(entries: Iterable[Ace], service: Service) -> bool:
@@ -313,8 +316,10 @@ def _of_another_service(entries: Iterable[Ace], service: Service) -> bool:
 
 
 def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition:
-    """Started with the machine and not delayed: the event that a restart belongs to is still Started then, and the next
-    may be announced at once."""
+    """Return the definition: started with the machine, without delay.
+
+    The event that caused a restart is still `Started` then, and the next one can be announced at once.
+    """
     usual = usual_service({}).name
     return ServiceDefinition(
         name=service.name,
@@ -330,7 +335,7 @@ def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition
 
 
 def _elsewhere(service: Service, settings: Settings, environment: ServiceEnvironment) -> Iterator[str]:
-    """What the service writes outside of its folder and has no right to yet."""
+    """Yield a warning for each path outside the folder that the service writes to, but has no right to yet."""
     for name, path, folder in (
         ("outbox.path", settings.outbox.path, os.path.dirname(settings.outbox.path)),
         ("recording.path", settings.recording.path, os.path.dirname(settings.recording.path)),
@@ -343,35 +348,35 @@ def _elsewhere(service: Service, settings: Settings, environment: ServiceEnviron
             entries = environment.lists.read(folder).entries or ()
         usual = usual_service(environment.environ).folder
         if _of_another_service(entries, service) or Path(path).is_relative_to(usual):
-            yield f"{name} is in the folder of another service: set it to a path below {service.folder}"
+            yield f"{name}: in the folder of another service; set it to a path in {service.folder}"
         elif not any(entry.sid == service.sid and entry.mask & MODIFY == MODIFY for entry in entries):
             commands = closing_commands(folder, MODIFY, folder=True, accounts=[service.sid])
             yield (
-                f"{name} is outside of {service.folder}: set it to a path there, or let the service write to {folder}, "
-                f"and no other account, with {commands}"
+                f"{name}: outside {service.folder}; set it to a path there, or give only the service write access to "
+                f"{folder} with {commands}"
             )
 
 
 def _readable_secrets(environ: Mapping[str, str]) -> Iterator[str]:
-    """Secrets where every user can read them."""
+    """Yield a warning for each secret in a variable, which every user can read."""
     secrets = {setting.env for setting in catalogue() if setting.secret} | _OTEL_SECRETS
     for name in sorted(name for name in secrets if environ.get(name)):
-        yield f"{name} is a variable that every user of this machine can read: write the secret into the settings file"
+        yield f"{name}: every user of this machine can read this variable; write the secret to the settings file"
 
 
 _TEMPLATE: Final = """\
-# Settings of azure-scheduled-events-exporter, read when the service starts: after a change, `service stop` and
-# `service start`. What is not set here has its default; `check --config.file` and this file's path tells all errors.
-# Paths stand in 'single quotes': in "double" ones TOML takes \\ for an escape. A relative path is of this folder.
+# Settings of azure-scheduled-events-exporter. After a change, run `service stop` and `service start`.
+# Settings that are not set here have their defaults. To find errors, run `check --config.file` with this file's path.
+# Write paths in 'single quotes': in "double quotes", TOML reads \\ as an escape. Relative paths start at this folder.
 
 [approval]
-# mode = "dry-run"                 # off | dry-run | enforce: only enforce ever approves
-hold_file = '{hold}'  # while it is there, nothing is approved
+# mode = "dry-run"                 # off | dry-run | enforce: only enforce sends approvals
+hold_file = '{hold}'  # while this file exists, nothing is approved
 
 # [otlp]
 # endpoint = "http://collector.example:4318"
 
-# [event_hubs]                     # the connection string in a file that only administrators and the service can read
+# [event_hubs]                     # only administrators and the service can read a file in this folder
 # connection_string_file = '{secret}'
 # event_hub = "scheduled-events"
 
@@ -382,10 +387,10 @@ hold_file = '{hold}'  # while it is there, nothing is approved
 # [log]
 # level = "info"                   # debug | info | warn | error
 
-# [event_files]                    # a file for each event of this VM, for local software that is let into the folder
+# [event_files]                    # a file for each event of this VM; give local software access to the folder
 # path = '{events}'
 
-# A rule that waits until local software is ready, which then makes the file in {ready}:
+# A rule that waits until local software creates a ready file in {ready}:
 # [[approval.rules]]
 # name = "prepared"
 # event_source = ["Platform"]
@@ -395,7 +400,7 @@ hold_file = '{hold}'  # while it is there, nothing is approved
 
 
 def config_template(folder: str, *, usual: bool) -> str:
-    """The text of the file for a service with this folder; one whose folder is not the usual has its outbox in it."""
+    """Return the settings file of a service with this folder. If it isn't the `usual` folder, it sets `outbox.path`."""
     path = ntpath.join(folder, OUTBOX_FILE)
     mark = "# " if usual else ""
     ready = ntpath.join(folder, READY_FOLDER)

@@ -1,4 +1,4 @@
-"""`service run`: the agent as the program of a service, with a log file, and its failures in the Event Log."""
+"""`service run`: the agent as the program of a service, with a log file, and with failures in the Event Log."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from exporter.windows.service_manager import NOT_STARTED_BY_THE_MANAGER, Service
 CONFIGURATION_ID: Final = 1
 NOT_STARTED_ID: Final = 2
 CRASHED_ID: Final = 3
-"""The ids of our entries in the Event Log."""
+"""Event ids of the entries in the Event Log."""
 
 IN_A_TERMINAL: Final = (
-    "`service run` is for the service manager: in a terminal use `run`, or start the service by `service start`"
+    "service run: only for the service manager; in a terminal, use `run`, or start the service with `service start`"
 )
 LAST_LINES_SECONDS: Final = 1.0
-"""The process ends at once afterwards, and what is not written by then is lost. Only a stuck disk takes so long."""
+"""The process ends right afterwards, and unwritten lines are lost. Only a hung disk takes this long."""
 
 Report = Callable[[int, str], object]
 """Writes an entry of the Event Log: its id and its text."""
 
 
 def run_service(service: Service, args: argparse.Namespace) -> int:
-    """Run as the service that the service manager has started; the process ends with it. Returns for a terminal alone.
+    """Run as the service that the service manager has started, and end the process with it.
 
-    Raises `ServiceManagerError`.
+    Return an exit code only if called from a terminal. Raises `ServiceManagerError`.
     """
 
     def make(name: str) -> AgentProgram:
@@ -58,7 +58,7 @@ def run_service(service: Service, args: argparse.Namespace) -> int:
 
 
 class AgentProgram:
-    """The agent, for `service_manager.serve`. It works in the service's folder: relative paths are of that one."""
+    """The agent, for `service_manager.serve`. Its working directory is the service's folder."""
 
     def __init__(self, service: Service, load_settings: Callable[[], Settings], report: Report) -> None:
         self._service = service
@@ -82,7 +82,10 @@ class AgentProgram:
             stop()
 
     def run(self, started: Callable[[], None]) -> int:
-        """Run the agent. Returns the exit code: 2 for wrong settings, which no further start would correct."""
+        """Run the agent.
+
+        Return the exit code: 2 for invalid settings, so that Windows doesn't restart the service. Never raises.
+        """
         with working_in(self._service.folder):
             return self._run(started)
 
@@ -90,13 +93,13 @@ class AgentProgram:
         path = Path(self._service.log_file)
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-        settings = Settings()  # the log's own defaults, until they are known
+        settings = Settings()  # defaults for the log, until the settings are read
         file = RotatingFile(path)
         log = self._log(file, settings)
         try:
             settings = self._load()
             log = self._log(file, settings)
-            # After the service manager has heard of us.
+            # Only after START_PENDING was reported to the service manager.
             from exporter.commands.run import run_agent  # noqa: PLC0415  # takes seconds on a cold disk
 
             with _logged_threads(log):
@@ -104,15 +107,17 @@ class AgentProgram:
         except ConfigError as error:
             for line in error.errors:
                 log.error("agent.misconfigured", error=line)
-            self._report_error(CONFIGURATION_ID, "The settings are wrong:\n" + "\n".join(error.errors), settings)
+            self._report_error(CONFIGURATION_ID, "The settings are invalid:\n" + "\n".join(error.errors), settings)
             return BAD_USAGE
-        except Exception as error:  # the last one that can tell: where the process ends, nobody reads a traceback
+        except Exception as error:  # the last chance to report it: a service has no standard error for a traceback
             log.error("agent.crashed", error=f"{type(error).__name__}: {error}", where=_innermost(error))
-            self._report_error(CRASHED_ID, "The agent has ended:\n" + traceback.format_exc(), settings)
+            self._report_error(
+                CRASHED_ID, "The agent ended with an unexpected error:\n" + traceback.format_exc(), settings
+            )
             return FAILED
         finally:
             log.close(LAST_LINES_SECONDS)
-            if log.flush(0):  # else somebody is still writing to it
+            if log.flush(0):  # else the log's thread is still writing to it
                 file.close()
 
     def _log(self, file: RotatingFile, settings: Settings) -> Log:
@@ -122,20 +127,20 @@ class AgentProgram:
         return _ServiceLog(file, settings, not_started)
 
     def _report_error(self, number: int, text: str, settings: Settings) -> None:
-        """Say it in the Event Log, without any secret."""
+        """Write the text to the Event Log, without secrets."""
         hidden = Sieve(settings.secrets)(text)
-        self._report(number, f"{hidden}\n\nThe log is {self._service.log_file}")
+        self._report(number, f"{hidden}\n\nLog: {self._service.log_file}")
 
 
 class _ServiceLog(Log):
-    """The log of the service, which also calls `not_started` with the reason when the agent did not start."""
+    """The log of the service. It also calls `not_started` with the reason if the agent does not start."""
 
     def __init__(self, file: RotatingFile, settings: Settings, not_started: Callable[[object], None]) -> None:
         super().__init__(file, level=settings.log.level, format=settings.log.format, hide=settings.secrets)
         self._not_started = not_started
 
     def error(self, event: str, **fields: object) -> None:
-        """Log it, and tell why the agent did not start."""
+        """Log an error, and pass the reason of `agent.not_started` on."""
         super().error(event, **fields)
         if event == "agent.not_started":
             self._not_started(fields.get("error", ""))
@@ -143,7 +148,7 @@ class _ServiceLog(Log):
 
 @contextlib.contextmanager
 def _logged_threads(log: Log) -> Iterator[None]:
-    """An exception that ends a thread goes to the log instead of standard error, which a service does not have."""
+    """Log exceptions that end a thread; the default is standard error, which a service does not have."""
 
     def hook(failed: Any) -> None:
         where = _innermost(failed.exc_value)
@@ -157,6 +162,6 @@ def _logged_threads(log: Log) -> Iterator[None]:
 
 
 def _innermost(error: BaseException | None) -> str:
-    """File and line where it was raised."""
+    """Return file and line where it was raised; "" if unknown."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""

@@ -1,4 +1,4 @@
-"""`tail`: its flags, what goes together, the loops that read from Event Hubs or the outbox, and what they print."""
+"""`tail`: its flags, how they combine, the loops that read from Event Hubs or the outbox, and the output."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from exporter.text.terminal import print_line
 from exporter.text.timeline import record_lines
 
 TICK_SECONDS: Final = 0.1
-"""How long one read from the hub waits."""
+"""How long one read from the event hub waits."""
 QUIET_SECONDS: Final = 0.3
-"""Partitions are read concurrently: what comes until so long a pause is sorted by time before it is shown,"""
+"""Partitions are read concurrently: records are held back until a pause of this length, then sorted by time,"""
 MAX_HELD_SECONDS: Final = 2.0
 MAX_HELD_RECORDS: Final = 5_000
-"""but held for no longer, and no more of it."""
+"""but never for longer than this, and never more of them."""
 FOLLOW_SECONDS: Final = 0.5
-"""Between two reads of an outbox that is followed."""
+"""Interval between two reads of a followed outbox."""
 MAX_SHOWN: Final = 500
-"""Characters of an error, and of what an entry waits for."""
+"""Maximum length of a printed error or delivery state, in characters."""
 MAX_DIGITS: Final = 12
 EPILOG: Final = """\
-Without --outbox the records are read from Event Hubs, by the settings of `run`; the credential needs the claim Listen.
-Nothing is kept there: a consumer group's positions are neither used nor moved. Both message formats are understood;
-what is none of our messages is counted. A record that arrived twice is shown once.
-Ctrl-C ends it. Exit code 0: ended as asked; 1: could not be read; 2: bad usage or settings.
+Without --outbox, tail reads from Event Hubs with the settings of `run`. The credential needs the Listen claim.
+It doesn't use or change the consumer group's checkpoints. It reads both message formats, and counts messages that
+aren't records. Duplicates are hidden. Press Ctrl-C to stop.
+Exit codes: 0 success; 1 the source is not readable; 2 bad usage or settings.
 """
 
 Begin = datetime | Literal["start", "now"]
@@ -64,53 +64,62 @@ Begin = datetime | Literal["start", "now"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `tail`."""
     parser.epilog = EPILOG
-    read = parser.add_argument_group("what is read")
+    read = parser.add_argument_group("source")
     read.add_argument(
         "--outbox",
         metavar="FILE",
         nargs="?",
         const="",
         type=path_argument,
-        help="Read the outbox (this file, or that of the settings) instead of Event Hubs; also while the agent runs.",
+        help="Read the outbox instead of Event Hubs, even while the agent runs. Default FILE: outbox.path from the "
+        "settings.",
     )
     read.add_argument(
         "--follow",
         action="store_true",
-        help="With --outbox: go on with what is still to come, also in a file that is still to come.",
+        help="With --outbox: wait for new records, and for the file if it doesn't exist yet.",
     )
     read.add_argument(
-        "--parked", action="store_true", help="With --outbox: only records that a destination refused, and why."
+        "--parked",
+        action="store_true",
+        help="With --outbox: only records that a destination rejected, with the reasons.",
     )
     read.add_argument(
         "--from",
         dest="begin",
         metavar="start|now|TIME",
         type=begin_argument,
-        help="Where to begin; TIME is an instant (RFC 3339), or how long ago, such as 1h. Default: now for Event Hubs, "
-        "start for the outbox.",
+        help="Where to start. TIME is a time (RFC 3339) or an age, for example 1h. Default: now for Event Hubs, start "
+        "for the outbox.",
     )
     read.add_argument(
-        "--until-idle", metavar="DURATION", type=duration_argument, help="End when nothing came for so long: 5s."
+        "--until-idle",
+        metavar="DURATION",
+        type=duration_argument,
+        help="Stop when no record arrives for this long, for example 5s.",
     )
-    read.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
-    shown = parser.add_argument_group("what is shown")
+    read.add_argument("--max", metavar="N", type=_positive, help="Stop after N records.")
+    shown = parser.add_argument_group("filters")
     shown.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
     shown.add_argument(
         "--event-id",
         metavar="ID",
         type=word_argument,
         default="",
-        help="Only records of this event; the beginning of its id will do.",
+        help="Only records of this event. A prefix of the id is enough.",
     )
     shown.add_argument(
-        "--kind", metavar="KIND", action="append", choices=KINDS, help="Only this kind; may be repeated."
+        "--kind", metavar="KIND", action="append", choices=KINDS, help="Only records of this kind. May be repeated."
     )
     add_format(parser.add_argument_group("output"))
     add_flags(parser, sections=("event_hubs", "outbox"))
 
 
 def begin_argument(text: str) -> Begin:
-    """Where to begin: one of the words, an instant (RFC 3339), or how long ago."""
+    """Return where to start: a keyword, or the time of an RFC 3339 text or of an age.
+
+    Raises `argparse.ArgumentTypeError`.
+    """
     words: dict[str, Begin] = {"start": "start", "now": "now"}
     instant = words.get(text) or read_time(text)
     if instant is None:
@@ -118,7 +127,7 @@ def begin_argument(text: str) -> Begin:
             instant = is_plausible_time(datetime.now(UTC) - timedelta(seconds=parse_duration(text)))
     if instant is None:
         raise argparse.ArgumentTypeError(
-            "expected start, now, a time such as 2026-03-02T09:00:00Z or how long ago, such as 1h, "
+            "expected start, now, a time, for example 2026-03-02T09:00:00Z, or an age, for example 1h, "
             f"found {describe(text)}"
         )
     return instant
@@ -131,7 +140,10 @@ def _positive(text: str) -> int:
 
 
 def tail(args: argparse.Namespace) -> int:
-    """Run the command; its exit code. Raises ConfigError for what does not go together."""
+    """Run the command.
+
+    Return the exit code. Raises ConfigError, also for flags and settings that can't be combined.
+    """
     sections = ("outbox",) if args.outbox is not None else ("event_hubs", "outbox")
     settings = load(args, environ_of(os.environ, sections))
     _check(args, settings.event_hubs)
@@ -153,20 +165,24 @@ def tail(args: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    """Something beside the records, which is no error, to standard error."""
+    """Print a note that isn't an error to standard error."""
     print_wrapped(redact(text), sys.stderr, hang=2)
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
-    """Whether flags and settings go together. Raises `ConfigError` if not."""
+    """Raise `ConfigError` if flags and settings can't be combined."""
     errors = []
     if args.outbox is None:
-        errors += [f"{flag}: only with --outbox" for flag in ("--follow", "--parked") if getattr(args, flag[2:])]
+        errors += [
+            f"{flag}: only valid with --outbox; add --outbox"
+            for flag in ("--follow", "--parked")
+            if getattr(args, flag[2:])
+        ]
         if not hubs.configured:
             errors.append(
-                "nothing to read: configure Event Hubs as for `run` (connection_string in the settings or the "
-                "environment, --event-hubs.connection-string-file or --event-hubs.fully-qualified-namespace), or "
-                "give --outbox"
+                "event_hubs: not configured; set connection_string in the settings file or the environment, use "
+                "--event-hubs.connection-string-file or --event-hubs.fully-qualified-namespace, or read the outbox "
+                "with --outbox"
             )
     if errors:
         raise ConfigError(tuple(errors))
@@ -189,9 +205,9 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
             if view.full:
                 return
         if reader.file_missing and not announced:
-            _note(f"{reader.path} is not there yet; waiting for it")
+            _note(f"{reader.path} does not exist yet; waiting for it")
             announced = True
-        # A file that is created only now has nothing from before the start.
+        # A file that is created from now on has no records from before the start.
         skips = False
         view.foreign = reader.foreign
         idle = args.until_idle is not None and time.monotonic() - last_record_at >= args.until_idle
@@ -204,7 +220,7 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
 
 
 def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> None:
-    from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # 120 ms that the outbox does not need
+    from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # saves 120 ms for --outbox
 
     begin: Begin = args.begin or "now"
     try:
@@ -224,8 +240,10 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
 
 
 def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None) -> None:
-    """Show the messages of all partitions, in the order of their times as far as that needs no waiting, until the view
-    is full or nothing has come for `until_idle` seconds."""
+    """Show the messages of all partitions until the view is full or nothing arrives for `until_idle` seconds.
+
+    Messages that arrive close together are shown in the order of their times. None for `until_idle`: no limit.
+    """
     held: list[Record] = []
     held_since = last_message_at = time.monotonic()
     failing = ""
@@ -233,7 +251,7 @@ def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None
         message, now = reader.get(TICK_SECONDS), time.monotonic()
         if isinstance(message, Failure):
             if message.reason != failing:
-                print_error(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; trying again")
+                print_error(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; retrying")
             failing = message.reason
         elif message is not None:
             last_message_at, failing = now, ""
@@ -245,7 +263,7 @@ def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None
         quiet_seconds = now - last_message_at
         is_late = now - held_since >= MAX_HELD_SECONDS or len(held) >= MAX_HELD_RECORDS
         if held and (quiet_seconds >= QUIET_SECONDS or is_late):
-            for each in sorted(held, key=lambda record: record.time):  # stable: one event's records came in their order
+            for each in sorted(held, key=lambda record: record.time):  # stable: one event's records arrived in order
                 view.show(each)
             held.clear()
         if until_idle is not None and not held and quiet_seconds >= until_idle:
@@ -258,7 +276,7 @@ REMEMBERED_IDS: Final = 200_000
 
 
 class View(Struct):
-    """Prints to `out` what `args` ask for, and counts what it shows and what not."""
+    """Filters and prints records to `out`, and counts records shown, duplicates, and foreign messages."""
 
     out: TextIO
     args: argparse.Namespace
@@ -269,11 +287,11 @@ class View(Struct):
 
     @property
     def full(self) -> bool:
-        """As many records were shown as were asked for."""
+        """Whether `--max` records were shown."""
         return self.args.max is not None and self.shown >= self.args.max
 
     def show(self, record: Record, entry: Entry | None = None) -> None:
-        """Print a record, unless it is filtered out or was printed before. `entry` is where it is in the outbox."""
+        """Print a record unless it's filtered out or a duplicate. `entry` has its delivery state (outbox only)."""
         if self.full or not self._wanted(record):
             return
         key = (record.source, record.id)
@@ -302,22 +320,22 @@ class View(Struct):
         return not args.kind or record.kind in args.kind
 
     def summary(self) -> str:
-        """How many records were shown and not shown, for a person."""
+        """Return the counts as text."""
         parts = [counted(self.shown, "record")]
         if self.duplicates:
-            parts.append(f"{self.duplicates} that came again, not shown")
+            parts.append(f"{counted(self.duplicates, 'duplicate')} hidden")
         if self.foreign:
-            parts.append(f"{self.foreign} that {'are' if self.foreign > 1 else 'is'} no record of ours, passed over")
+            parts.append(f"{counted(self.foreign, 'message')} skipped: not in a format of this program")
         return ", ".join(parts)
 
 
 def _delivery(entry: Entry) -> str:
     parked = [f"parked by {name}: {reason}" for name, reason in entry.parked]
-    return "; ".join([*([f"waits for {', '.join(entry.waiting)}"] if entry.waiting else []), *parked])
+    return "; ".join([*([f"waiting for {', '.join(entry.waiting)}"] if entry.waiting else []), *parked])
 
 
 def _as_json(record: Record, entry: Entry | None) -> str:
-    """The record as it was sent; a parked one with an extension attribute that says by which destination, and why."""
+    """Return the record as it was sent; a parked one also has the attribute `parked`: destinations and reasons."""
     text = record.to_json().decode()
     if entry is None or not entry.parked:
         return text

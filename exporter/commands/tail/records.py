@@ -1,7 +1,8 @@
-"""Records from where they are kept: the outbox file, or messages of an event hub.
+"""Records read from the outbox file, or from messages of an event hub.
 
-The outbox is read without writing to it, also while the agent works on it. A hub holds whatever anybody sent to it, so
-every field is checked: a message has our own format, or that of Microsoft's central-logging sample, or is no record.
+The outbox is read without writing to it, even while the agent uses it. An event hub can contain messages of any
+sender, so every field is checked: a message is a CloudEvent of this program, has the format of Microsoft's
+central-logging sample, or isn't a record.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ ROWS_AT_ONCE: Final = 200
 
 
 class OutboxUnreadable(Permanent):
-    """The file can't be read; `detail` is a sentence that names it."""
+    """The file can't be read; `detail` has its path and the reason."""
 
 
 class Entry(Struct, frozen=True):
-    """A record in the outbox, the destinations that it waits for, and those that gave it up, each with the reason."""
+    """A record in the outbox: `waiting` are its pending destinations, `parked` those that rejected it, with reasons."""
 
     record: Record
     waiting: tuple[str, ...] = ()
@@ -43,10 +44,10 @@ class Entry(Struct, frozen=True):
 
 
 class OutboxReader:
-    """Reads what is new each time.
+    """A reader of an outbox file that returns only new entries on each call.
 
-    With `wait_for_file` a file that does not exist (yet, or while another takes its place) has nothing new, and
-    `file_missing` is True; `foreign` counts entries that are no record.
+    With `wait_for_file`, a missing file counts as empty, and `file_missing` is True; without it, it's an error.
+    `foreign` counts entries that aren't records.
     """
 
     def __init__(self, path: str, wait_for_file: bool = False) -> None:
@@ -58,8 +59,10 @@ class OutboxReader:
         self._inode: tuple[int, int] | None = None
 
     def new(self) -> Iterator[Entry]:
-        """The entries since the last call, oldest first; all of a file that has taken the place of the last one. Raises
-        `OutboxUnreadable`."""
+        """Yield the entries since the last call, oldest first; after a replacement of the file, all of its entries.
+
+        Raises `OutboxUnreadable`.
+        """
         try:
             status = os.stat(self.path)
             if self._inode != (status.st_dev, status.st_ino):
@@ -89,7 +92,7 @@ _NEW: Final = (
 
 
 def _open(path: Path, wait_for_file: bool) -> sqlite3.Connection:
-    """A read-only connection; as an immutable file where no agent has it open and its folder can't be written to."""
+    """Open a read-only connection; as an immutable file if no agent has it open and its directory is read-only."""
     uri = f"{file_uri(path.resolve())}?mode=ro"
     try:
         return _checked(uri, path, wait_for_file)
@@ -105,7 +108,7 @@ def _checked(uri: str, path: Path, wait_for_file: bool) -> sqlite3.Connection:
         if not is_ours(db):
             if wait_for_file and is_blank(db):  # created, and not yet written to
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            raise OutboxUnreadable("foreign", f"{path}: not an outbox of this version")
+            raise OutboxUnreadable("foreign", f"{path}: not an outbox of this version; check the path")
         undo.pop_all()
         return db
 
@@ -126,9 +129,9 @@ _SAMPLE_NAMESPACE: Final = uuid.UUID("c9a1f9a8-5a1e-5c38-8f0a-6f7d2f1f5b40")
 def record_of(
     body: bytes, properties: Mapping[str, str], message_id: str | None, enqueued: datetime | None
 ) -> Record | None:
-    """The record in a message, or None if it is in neither format.
+    """Return the record in a message, or None if it's in neither format.
 
-    `properties` are its application properties; `enqueued` (aware) is when the hub stored it.
+    `properties` are the message's application properties. `enqueued` (aware) is the time at which the hub stored it.
     """
     if len(body) > MAX_BODY:
         return None
@@ -141,13 +144,13 @@ def record_of(
 
 
 def record_in(body: bytes) -> Record | None:
-    """The record in the JSON text of a CloudEvent, or None."""
+    """Return the record in the JSON text of a CloudEvent, or None if it isn't one."""
     content = _object(body)
     return _cloudevent(content) if content is not None else None
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object, made safe to encode again; None for anything else."""
+    """Return the JSON object, made safe to encode again; None for anything else."""
     try:
         content = loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -180,9 +183,9 @@ def _time(text: str) -> datetime | None:
 def _sample(
     content: Mapping[str, Any], properties: Mapping[str, str], message_id: str | None, enqueued: datetime | None
 ) -> Record | None:
-    """The record in a message of the sample, which has no date and no id.
+    """Return the record in a message of Microsoft's sample, which has no date and no id.
 
-    The hub's own time stands for the one, and the message id, or else a hash of the content, for the other.
+    The hub's time replaces the date; the message id, or a hash of the content, replaces the id.
     """
     message, host = content.get("Msg"), content.get("Hostname")
     if not isinstance(message, str) or not isinstance(host, str) or "Time" not in content:
@@ -213,7 +216,7 @@ def _sample(
 
 
 def _sample_event(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Azure's fields from the sample's spelling, which has the resources in one string and NotBefore without spaces."""
+    """Return Azure's fields; the sample has the resources in one string, and underscores for spaces in NotBefore."""
     event = {name: content[name] for name in _SAMPLE_FIELDS if isinstance(content.get(name), str)}
     if "EventId" not in event:
         return {}
