@@ -61,7 +61,9 @@ def left_on_stop() -> AbstractContextManager[None]:
 
     On Linux that is the default. On Windows, Ctrl-C would have to wait until the main thread runs Python code again.
     """
-    return _undone(watch(_leave)) if sys.platform == "win32" else contextlib.nullcontext()
+    return (
+        _undone(watch(lambda: os._exit(128 + signal.SIGINT))) if sys.platform == "win32" else contextlib.nullcontext()
+    )
 
 
 @contextlib.contextmanager
@@ -70,10 +72,6 @@ def _undone(undo: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         undo()
-
-
-def _leave() -> None:
-    os._exit(128 + signal.SIGINT)
 
 
 def _watch_signals(numbers: tuple[signal.Signals, ...], stop: Callable[[], None]) -> Callable[[], None]:

@@ -1,6 +1,5 @@
-"""The settings: what they are, where their values come from, and every error in them at once, without any secret.
+"""The settings: their definitions, the sources of their values, and all errors in them at once, without secrets.
 
-Imports `core.policy` for the rules, and what reads and writes single values (`text`, `secrets`, `files`,
-`choices`); nobody that acts on a setting.
-Begin in `schema`, which defines every setting, then `load`, which reads them all.
+Imports `core.policy` for the rules, and modules that read and write single values (`text`, `secrets`, `files`,
+`choices`), but no package that uses a setting. Start with `schema`, which defines every setting, then read `load`.
 """

@@ -1,8 +1,8 @@
-"""`[event_hubs]`: the connection string, and what the section's settings mean together.
+"""`[event_hubs]`: the connection string, and the combination of the section's settings.
 
-The connection string is read before the SDK sees it, since the SDK takes some mistakes in silence (measured with
-azure-eventhub 5.15): `UseDevelopmentEmulator=True` with a capital means TLS to port 5671, a port in `Endpoint` is
-ignored without the emulator's flag, an IPv6 literal is taken apart wrongly.
+The connection string is parsed before the SDK gets it, since the SDK silently accepts some mistakes (measured with
+azure-eventhub 5.15): `UseDevelopmentEmulator=True` with a capital letter means TLS to port 5671, a port in `Endpoint`
+is ignored without the emulator's flag, and an IPv6 literal is split wrongly.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FIELDS: Final[Mapping[str, str]] = {
         "UseDevelopmentEmulator",
     )
 }
-"""The fields that are read, by their names in lower case."""
+"""Names of the fields that are read, by their lower-case names."""
 
 
 def parse_connection_string(text: str) -> ConnectionString:
-    """Read a connection string. Raises `InvalidValue`, whose sentence never repeats any part of it."""
+    """Parse a connection string. Raises `InvalidValue`, whose text never repeats any part of it."""
     fields = _split(text)
     emulator = _is_for_emulator(fields)
     host, port = _endpoint(fields)
@@ -47,8 +47,8 @@ def parse_connection_string(text: str) -> ConnectionString:
         refuse_azure_without_tls(host)
     if port is not None and not emulator:
         raise InvalidValue(
-            "no port in Endpoint unless UseDevelopmentEmulator=true stands beside it (the SDK ignores the port, goes "
-            f"to {AMQPS_PORT}); use event_hubs.custom_endpoint to reach another address"
+            "no port in Endpoint without UseDevelopmentEmulator=true (the SDK ignores the port and uses "
+            f"{AMQPS_PORT}); use event_hubs.custom_endpoint to connect to another address"
         )
     key_name, key, signature = (
         fields.get(name, "") for name in ("sharedaccesskeyname", "sharedaccesskey", "sharedaccesssignature")
@@ -71,18 +71,18 @@ def parse_connection_string(text: str) -> ConnectionString:
 
 
 def _split(text: str) -> dict[str, str]:
-    """Fields by lower case name: Azure's tools differ in case, the SDK's client ignores it."""
-    expected = f"a connection string such as {_SAMPLE}"
+    """Return the fields by lower-case name: Azure's tools differ in case, and the SDK's client ignores it."""
+    expected = f"a connection string, for example {_SAMPLE}"
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
-        raise InvalidValue(expected + ", without quotation marks around it")
+        raise InvalidValue(expected + ", without quotation marks")
     if not stripped.isprintable() or not stripped:
         raise InvalidValue(expected + ", on one line")
     fields: dict[str, str] = {}
     for part in stripped.rstrip(";").split(";"):
         name, equals, value = part.partition("=")
         if not equals or not name or not value or name.lower() in fields:
-            raise InvalidValue(expected + ": fields of the form Name=value, each once, with semicolons between")
+            raise InvalidValue(expected + ": unique fields of the form Name=value, separated by semicolons")
         fields[name.lower()] = value
     return fields
 
@@ -91,14 +91,14 @@ def _is_for_emulator(fields: Mapping[str, str]) -> bool:
     value = fields.get("usedevelopmentemulator")
     if value not in (None, "true", "false"):
         raise InvalidValue(
-            'UseDevelopmentEmulator to be exactly "true" or "false" in lower case (with any other spelling the SDK '
-            "would speak TLS to the emulator without a word)"
+            'UseDevelopmentEmulator to be "true" or "false" in lower case (with any other spelling, the SDK silently '
+            "uses TLS)"
         )
     return value == "true"
 
 
 def _endpoint(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """Host and port, None where no port is given."""
+    """Return host and port (None if not given). Raises `InvalidValue`."""
     expected = "Endpoint=sb://HOST/ with the host name of the namespace"
     try:
         parts = urlsplit(fields.get("endpoint", ""))
@@ -107,7 +107,7 @@ def _endpoint(fields: Mapping[str, str]) -> tuple[str, int | None]:
         raise InvalidValue(expected) from None
     host = parts.hostname or ""
     if ":" in host:
-        raise InvalidValue(expected + ": an IPv6 literal is not understood by the SDK, use a name or an IPv4 address")
+        raise InvalidValue(expected + ": the SDK does not support IPv6 literals; use a name or an IPv4 address")
     if parts.scheme not in ("sb", "amqps", "amqp") or not is_host_name(host):
         raise InvalidValue(expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or port == 0:
@@ -116,37 +116,34 @@ def _endpoint(fields: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def refuse_azure_without_tls(host: str) -> None:
-    """Refuse a namespace of Azure's beside UseDevelopmentEmulator=true, which switches TLS off.
-
-    Raises `InvalidValue`.
-    """
+    """Raise `InvalidValue` if the host is an Azure namespace. Call it if UseDevelopmentEmulator=true disables TLS."""
     if ".servicebus." in host.lower():
         raise InvalidValue(
-            f"no UseDevelopmentEmulator=true for {host}, which is a namespace of Azure: it switches TLS off, and the "
-            "key and every record would go in clear; remove it from the connection string"
+            f"no UseDevelopmentEmulator=true for {host}, which is an Azure namespace: it disables TLS, so the key and "
+            "every record would be sent unencrypted; remove it from the connection string"
         )
 
 
 def connection_warnings(connection: ConnectionString, custom_endpoint: str = "") -> list[str]:
-    """What is legal in a connection string and may surprise, as ends of sentences that name where it was given."""
+    """Return warnings about valid but risky parts of a connection string; the caller adds its origin."""
     warnings = []
     host = urlsplit(custom_endpoint).hostname or connection.host
     if connection.emulator and not is_loopback(host):
         warnings.append(
-            f"holds UseDevelopmentEmulator=true, so the key and every record go to {host} without TLS, for everybody "
-            "on the way to read; an emulator belongs on this machine"
+            f"contains UseDevelopmentEmulator=true, so the key and every record are sent to {host} without TLS; run "
+            "the emulator on this machine"
         )
     if connection.signature:
-        warnings.append("holds a SharedAccessSignature, which can't be renewed: sending ends when it expires")
+        warnings.append("contains a SharedAccessSignature, which cannot be renewed: sending ends when it expires")
     if connection.other_fields:
-        warnings.append("holds fields that are ignored; those read are " + ", ".join(_FIELDS.values()))
+        warnings.append("contains fields that are ignored; supported fields: " + ", ".join(_FIELDS.values()))
     return warnings
 
 
 def read_event_hubs(sources: Sources, read_file: ReadFile) -> EventHubsSettings:
-    """The section with the secret read, the connection string parsed and the hub's name resolved.
+    """Return the section, with the secret read, the connection string parsed, and the event hub's name resolved.
 
-    What is wrong is added to the errors of `sources`.
+    Adds errors and warnings to `sources`.
     """
     picked = {key: sources.pick(setting) for key, setting in settings_of("event_hubs").items()}
     values: dict[str, Any] = {key: pick.value for key, pick in picked.items()}
@@ -157,11 +154,11 @@ def read_event_hubs(sources: Sources, read_file: ReadFile) -> EventHubsSettings:
     ]
     if len(ways) > 1:
         listing = " and ".join(way.origin for way in ways)
-        sources.errors.append(f"{listing}: expected one way to reach Event Hubs, found {len(ways)}")
+        sources.errors.append(f"{listing}: expected one way to connect to Event Hubs, found {len(ways)}; keep one")
     if not ways and values["event_hub"]:
         sources.warnings.append(
-            f"{picked['event_hub'].origin}: ignored, Event Hubs is configured by connection_string, "
-            "connection_string_file or fully_qualified_namespace"
+            f"{picked['event_hub'].origin}: ignored, since Event Hubs is not configured; set connection_string, "
+            "connection_string_file, or fully_qualified_namespace"
         )
     if len(ways) != 1 or not ways[0].ok:
         return EventHubsSettings(**values)
@@ -174,16 +171,16 @@ def read_event_hubs(sources: Sources, read_file: ReadFile) -> EventHubsSettings:
     values["event_hub"] = _read_hub(sources, picked["event_hub"], connection.event_hub if connection else "")
     proxies = [name for name in _PROXY_VARIABLES if sources.environ.get(name)]
     if proxies and values["transport"] == "websocket":
-        sources.warnings.append(f"{proxies[0]}: not used for Event Hubs; a proxy on the way must be transparent")
+        sources.warnings.append(f"{proxies[0]}: not used for Event Hubs; only a transparent proxy works")
     return EventHubsSettings(**values)
 
 
 def _read_connection(
     sources: Sources, picked: Mapping[str, Picked], read_file: ReadFile
 ) -> tuple[Secret, ConnectionString | None]:
-    """The secret as far as it could be read, and what it says, None after an error.
+    """Return the secret, as far as it could be read, and its parsed form, None after an error.
 
-    Errors name where the secret was given, never what it is.
+    Adds errors and warnings to `sources`: they name the secret's origin, never its value.
     """
     origin, secret = picked["connection_string"].origin, picked["connection_string"].value
     path = picked["connection_string_file"].value
@@ -198,7 +195,7 @@ def _read_connection(
     try:
         connection = parse_connection_string(secret.reveal())
     except InvalidValue as error:
-        sources.errors.append(f"{origin}: expected {error}; what was found is not shown")
+        sources.errors.append(f"{origin}: expected {error}; the value is not shown")
         return secret, None
     endpoint = picked["custom_endpoint"]
     try:
@@ -210,12 +207,12 @@ def _read_connection(
     sources.warnings += [f"{origin}: {text}" for text in connection_warnings(connection, endpoint.value)]
     certificate = picked["certificate"]
     if connection.emulator and certificate.value:
-        sources.warnings.append(f"{certificate.origin}: without effect, since an emulator is spoken to without TLS")
+        sources.warnings.append(f"{certificate.origin}: has no effect, since emulators are used without TLS")
     return secret, connection
 
 
 def _read_hub(sources: Sources, hub: Picked, entity_path: str) -> str:
-    """The event hub's name from the connection string and from `event_hub`."""
+    """Return the event hub's name from the connection string or from `event_hub`. Adds errors to `sources`."""
     given = str(hub.value)
     if entity_path and given and entity_path.lower() != given.lower():
         expected = f"the same event hub as EntityPath in the connection string ({quote(entity_path)}), or nothing"

@@ -1,7 +1,7 @@
-"""All settings at once: from flags, environment and file, checked one by one and together.
+"""All settings: read from flags, environment, and file, and checked separately and together.
 
-parser = FlagParser(...); add_flags(parser)            every setting as a flag, from the one definition
-settings = load(parser.parse_args(), os.environ)       or ConfigError with every error, each a sentence
+parser = FlagParser(...); add_flags(parser)            every setting as a flag
+settings = load(parser.parse_args(), os.environ)       or ConfigError with every error
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from exporter.text.values import InvalidValue, Misplaced, describe, near_miss, q
 
 
 class ConfigError(Exception):
-    """The settings are wrong. `errors` are sentences, each with file and key, flag or variable, none with a secret."""
+    """Invalid settings. Each of `errors` names the file and key, flag, or variable; none contains a secret."""
 
     def __init__(self, errors: tuple[str, ...]) -> None:
         super().__init__("\n".join(errors))
@@ -42,9 +42,9 @@ class ConfigError(Exception):
 
 
 def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The path of the settings file, from the flag, else from the environment; "" for none.
+    """Return the path of the settings file, from the flag or else from the environment; "" if there is none.
 
-    An empty flag means none, too. Raises `InvalidValue` with a sentence for what is a secret and no path.
+    An empty flag means no file. Raises `InvalidValue` if the value is a secret instead of a path.
     """
     given: str | None = vars(flags).get("config.file")
     path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
@@ -56,7 +56,7 @@ def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
 
 
 def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_trusted) -> Settings:
-    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors."""
+    """Return the settings from flags, environment, OTEL_* variables, and file. Raises `ConfigError` with all errors."""
     errors: list[str] = []
     path = ""
     document: dict[str, Any] = {}
@@ -69,9 +69,9 @@ def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadF
 
 
 def load_policy(path: str, read_file: ReadFile = read_capped) -> Settings:
-    """The settings with the `[approval]` of this file alone, whatever flags, environment and other sections say.
+    """Return settings with only the `[approval]` section of this file, without flags, environment, and other sections.
 
-    Raises `ConfigError` with all errors: an unknown name in any section is one, since it may be a misspelled one.
+    Raises `ConfigError` with all errors. Unknown names in other sections are errors too: they may be misspelled.
     """
     try:
         document = read_toml(path, read_file)
@@ -81,7 +81,7 @@ def load_policy(path: str, read_file: ReadFile = read_capped) -> Settings:
 
 
 def _read(sources: Sources, sections: Iterable[str], read_file: ReadFile) -> Settings:
-    """The settings with these sections, checked one by one and together."""
+    """Return the settings with these sections, checked separately and together. Raises `ConfigError`."""
     sources.check_names()
     readers: dict[str, Callable[[Sources], Any]] = {
         "approval": _approval,
@@ -110,30 +110,28 @@ def _approval(sources: Sources) -> ApprovalSettings:
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:
-    """Add what is right alone, and doubtful or wrong beside the rest."""
+    """Add errors and warnings about settings that don't fit together."""
     source, approval, recording = settings.source, settings.approval, settings.recording
     if source.api_version not in KNOWN_API_VERSIONS:
         known = ", ".join(KNOWN_API_VERSIONS)
-        sources.warnings.append(f"source.api_version: {source.api_version} is not one this version knows ({known})")
+        sources.warnings.append(f"source.api_version: {source.api_version} is unknown to this version ({known})")
     if approval.takeover_after is not None and approval.coordination is not Coordination.LEADER:
-        sources.warnings.append(
-            f"approval.takeover_after: without effect while coordination is {approval.coordination}"
-        )
+        sources.warnings.append(f"approval.takeover_after: has no effect while coordination is {approval.coordination}")
     if approval.mode is Mode.ENFORCE and not approval.rules:
-        sources.warnings.append("approval.rules: empty, so nothing is ever approved")
+        sources.warnings.append("approval.rules: empty, so no event is ever approved; add a rule")
     for word in settings.gate.event_types:
         if word not in KNOWN_TYPES:
             origin = sources.pick(settings_of("gate")["event_types"]).origin
             hint = near_miss(word, KNOWN_TYPES)
-            sources.warnings.append(f"{origin}: this version does not know {quote(word)}{hint}")
+            sources.warnings.append(f"{origin}: {quote(word)} is unknown to this version{hint}")
     if recording.path and os.path.normcase(recording.path) == os.path.normcase(settings.outbox.path):
         sources.errors.append(
-            f"{sources.key('recording', 'path')}: expected another file than outbox.path, found the same"
+            f"{sources.key('recording', 'path')}: expected a different file than outbox.path, found the same file"
         )
 
 
 def _awaited(settings: Settings, sources: Sources) -> Iterator[tuple[str, str, str]]:
-    """The files that approvals wait for: where each was set, its path, and the place that we ship for it."""
+    """Yield the hold file and the ready files: the origin of the setting, its path, and a recommended path."""
     approval = settings.approval
     if approval.hold_file:
         yield sources.pick(settings_of("approval")["hold_file"]).origin, approval.hold_file, hold_place()
@@ -144,18 +142,18 @@ def _awaited(settings: Settings, sources: Sources) -> Iterator[tuple[str, str, s
 
 
 def _check_event_files(settings: Settings, sources: Sources) -> None:
-    """Add that an approval would wait for a file that the agent itself writes."""
+    """Add an error for each hold file or ready file that the agent itself could write."""
     folder = settings.event_files.path
     for origin, path, _ in _awaited(settings, sources):
         if folder and path.lower().endswith(".json") and same_folder(os.path.dirname(path), folder):
             sources.errors.append(
-                f"{origin}: expected a file outside of event_files.path, where the agent itself writes and removes "
-                f"such files, found {describe(path)}"
+                f"{origin}: expected a file outside event_files.path, where the agent writes and removes .json files, "
+                f"found {describe(path)}"
             )
 
 
 def _check_owners(settings: Settings, sources: Sources) -> None:
-    """Refuse certificates and keys of another user: a library opens them, when the first record leaves."""
+    """Add an error for each certificate or key of another user: libraries open them only when they send a record."""
     event_hubs, otlp = settings.event_hubs, settings.otlp
     paths = {"event_hubs.certificate": event_hubs.certificate} if event_hubs.configured else {}
     if otlp.configured:
@@ -168,7 +166,7 @@ def _check_owners(settings: Settings, sources: Sources) -> None:
 
 
 def _check_places(settings: Settings, sources: Sources) -> None:
-    """Add the files that a systemd service may not see as others do: wrong in a service, doubtful elsewhere."""
+    """Add paths that a systemd service may see differently: as errors in a service, otherwise as warnings."""
     files = [*_awaited(settings, sources)]
     if settings.event_files.path:
         origin = sources.pick(settings_of("event_files")["path"]).origin
@@ -176,8 +174,8 @@ def _check_places(settings: Settings, sources: Sources) -> None:
     hidden = hidden_by_service(path for _, path, _ in files)
     found = sources.errors if SERVICE_VARIABLE in sources.environ else sources.warnings
     found += [
-        f"{origin}: expected a path outside of {hidden[path]}, of which a systemd service may have its own (as in the "
-        f'shipped unit), such as "{place}", found {describe(path)}'
+        f"{origin}: expected a path outside {hidden[path]}, which can be a private directory in a systemd service (as "
+        f'in the packaged unit), for example "{place}", found {describe(path)}'
         for origin, path, place in files
         if path in hidden
     ]
@@ -190,18 +188,18 @@ _MAX_PATH: Final = 4096
 
 
 def policy_values(policy: Policy) -> dict[str, Any]:
-    """The policy as the `[approval]` section of a settings file would have it, which is how a recording keeps it:
+    """Return the policy as the values of an `[approval]` section, the form in which recordings store it.
 
     {"mode": "enforce", "coordination": "leader", "takeover_after": "never", "hold_file": "", "rules": [{"name": …}, …]}
 
-    A rule has the keys that it asks for, and no others.
+    A rule has only the keys that it sets.
     """
     shown = [f"{key} = {setting.kind.show(getattr(policy, key))}" for key, setting in settings_of("approval").items()]
     return {**tomllib.loads("\n".join(shown)), "rules": [rule_table(rule) for rule in policy.rules]}
 
 
 def value_text(value: Any) -> str:
-    """One of these values, for a person."""
+    """Return one of these values as text; "not set" for None and empty."""
     if value is None or value == "":
         return "not set"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -209,18 +207,18 @@ def value_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRead:
-    """A policy that was read back. With `faults`, sentences, it is not known: `policy` has its mode and no rule."""
+    """A policy that was read back. With `faults` (sentences) it's unknown: `policy` then has its mode and no rules."""
 
     policy: Policy
     faults: tuple[str, ...] = ()
 
 
 def read_policy(value: object) -> PolicyRead:
-    """The policy of such values. Never raises.
+    """Return the policy of values from `policy_values`. Never raises.
 
-    A recording may come from a later version, or from anybody: what can't be read whole is not read in part, since a
-    rule without one of its conditions approves more than the rule did.
-    Paths are those of the machine on which it was in force: nothing is looked at there, so they are only read as text.
+    A recording may come from a later version or from any source. A policy is read completely or not at all, since a
+    rule without one of its conditions would approve more events.
+    Paths are those of the machine on which the policy was in force: they are read as text, and not accessed.
     """
     if not isinstance(value, Mapping):
         return PolicyRead(Policy(Mode.OFF, rules=()), (f"expected a table, found {describe(value)}",))
@@ -246,7 +244,7 @@ def read_policy(value: object) -> PolicyRead:
 
 
 def _path(value: object) -> str:
-    """A path as it was written, "" for none."""
+    """Return a path unchanged, "" for none. Raises `InvalidValue`."""
     if not isinstance(value, str) or len(value) > _MAX_PATH or not value.isprintable():
         raise InvalidValue("a path on one line")
     refuse_misplaced(value, "a path")

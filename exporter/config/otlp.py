@@ -1,6 +1,6 @@
-"""`[otlp]`: what the section's settings mean together with the standard OTEL_* variables.
+"""`[otlp]`: the section's settings, combined with the standard OTEL_* variables.
 
-The variables are read as the OTLP exporter specification and the SDK's environment page say.
+The variables are read as the OTLP exporter specification and the SDK's page on environment variables define them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GRPC_PORT: Final = 4317
 class Milliseconds(SettingType):
     """OTEL_EXPORTER_OTLP_TIMEOUT, as seconds within `OTLP_TIMEOUT`.
 
-    The specification says milliseconds, Python's SDK reads seconds; nobody means less than 100 ms, so a smaller number
-    is read as seconds. The specification's default is 10 s.
+    The specification defines milliseconds, Python's SDK reads seconds. A number below 100 is read as seconds, since a
+    timeout below 100 ms is unlikely. The specification's default is 10 s.
     """
 
     def read(self, value: object) -> float:
-        """Seconds of a number of milliseconds. Raises `InvalidValue`."""
+        """Return the seconds. Raises `InvalidValue`."""
         try:
             number = float(str(value))
         except ValueError:
@@ -42,13 +42,13 @@ class Milliseconds(SettingType):
 
 
 def variables(key: str) -> tuple[str, str]:
-    """The two variables that speak for a key of `[otlp]`, the more particular first."""
+    """Return the two variables for a key of `[otlp]`, the more specific one first."""
     word = key.upper()
     return f"OTEL_EXPORTER_OTLP_LOGS_{word}", f"OTEL_EXPORTER_OTLP_{word}"
 
 
 def switched_off(environ: Mapping[str, str]) -> str:
-    """The variable that switches OpenTelemetry's logs off, with its value, or an empty text."""
+    """Return the variable that disables OpenTelemetry logs, with its value; "" if they are enabled."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return "OTEL_SDK_DISABLED=true"
     exporters = [word.strip().lower() for word in environ.get("OTEL_LOGS_EXPORTER", "").split(",")]
@@ -56,7 +56,7 @@ def switched_off(environ: Mapping[str, str]) -> str:
 
 
 def take_userinfo(url: str) -> tuple[str, Secret]:
-    """A URL without its user and password, and these as the value of an Authorization header, empty without them."""
+    """Return a URL without user and password, and these as an Authorization header (empty if there are none)."""
     parts = urlsplit(url)
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -67,21 +67,21 @@ def take_userinfo(url: str) -> tuple[str, Secret]:
 
 
 def read_otlp(sources: Sources) -> OtlpSettings:
-    """The section with the OTEL_* variables, which count only where an endpoint is given and nothing is switched off.
+    """Return the section. OTEL_* variables apply only if an endpoint is set and OpenTelemetry logs are enabled.
 
-    What is wrong is added to the errors of `sources`.
+    Adds errors and warnings to `sources`.
     """
     settings = settings_of("otlp")
     endpoint, exact = _endpoint(sources, settings.pop("endpoint"))
     disabled_by = switched_off(sources.environ)
     wanted = bool(endpoint.value or not endpoint.ok)
     if wanted and disabled_by:
-        sources.warnings.append(f"{endpoint.origin}: nothing is sent, since {disabled_by} is set")
+        sources.warnings.append(f"{endpoint.origin}: ignored, since {disabled_by} is set")
     enabled = wanted and not disabled_by
     picked = {key: _pick(sources, setting, with_variables=enabled) for key, setting in settings.items()}
     values: dict[str, Any] = {key: pick.value for key, pick in picked.items()}
     if values["client_key"] and not values["client_certificate"]:
-        sources.errors.append(f"{picked['client_key'].origin}: expected client_certificate beside it, found none")
+        sources.errors.append(f"{picked['client_key'].origin}: set without client_certificate; set both")
     values["endpoint"] = "" if exact else take_userinfo(endpoint.value)[0]
     if not enabled:
         return OtlpSettings(**values)
@@ -99,34 +99,33 @@ def read_otlp(sources: Sources) -> OtlpSettings:
 def _addressed(
     sources: Sources, endpoint: Picked, headers: tuple[tuple[str, Secret], ...], *, exact: bool
 ) -> dict[str, Any]:
-    """Where records go and with which headers: a user and password of the endpoint become a header."""
+    """Return `logs_url` and `headers`, with user and password of the URL as a header. Adds warnings to `sources`."""
     url, authorization = take_userinfo(endpoint.value)
     if authorization:
-        sources.warnings.append(f"{endpoint.origin}: holds a user and password; otlp.headers is the place for them")
+        sources.warnings.append(f"{endpoint.origin}: contains a user and password; set them in otlp.headers")
         if "authorization" not in dict(headers):
             headers += (("authorization", authorization),)
     host = urlsplit(url).hostname or ""
     if headers and urlsplit(url).scheme == "http" and not is_loopback(host):
         what = "user and password" if authorization else "headers"
         sources.warnings.append(
-            f"{endpoint.origin}: the {what} and every record go to {host} without TLS, for everybody on the way to "
-            "read; use https"
+            f"{endpoint.origin}: the {what} and every record are sent to {host} without TLS; use https"
         )
     if not exact and url.rstrip("/").endswith("/v1/logs"):
         sources.warnings.append(
-            f"{endpoint.origin}: ends in /v1/logs, to which another /v1/logs is appended; give the base alone"
+            f"{endpoint.origin}: ends in /v1/logs, and the agent appends another /v1/logs; use the base URL"
         )
     if urlsplit(url).port == _GRPC_PORT:
         sources.warnings.append(
-            f"{endpoint.origin}: port {_GRPC_PORT} is usually OTLP over gRPC, which this agent does not speak; 4318 is "
-            "usual for HTTP"
+            f"{endpoint.origin}: port {_GRPC_PORT} is usually OTLP over gRPC, which the agent does not support; the "
+            "usual port for HTTP is 4318"
         )
     # [OTLP exporter, Endpoint URLs for OTLP/HTTP]
     return {"headers": headers, "logs_url": url if exact or not url else f"{url.rstrip('/')}/v1/logs"}
 
 
 def _endpoint(sources: Sources, setting: Setting) -> tuple[Picked, bool]:
-    """The endpoint, and whether it is the whole URL for logs (else it is a base)."""
+    """Return the endpoint, and whether it is the complete URL for logs (otherwise it's a base URL)."""
     if not sources.environ.get(LOGS_ENDPOINT):
         return sources.pick(setting, ("OTEL_EXPORTER_OTLP_ENDPOINT",)), False
     picked = sources.pick(setting, (LOGS_ENDPOINT,), Text(check=otlp_exact))
@@ -151,11 +150,11 @@ def _check_protocol(sources: Sources, endpoint: Picked) -> None:
     if value in ("", "http/protobuf"):
         return
     if endpoint.layer != "otel":
-        sources.warnings.append(f"{name}: ignored; {endpoint.origin} is spoken to by http/protobuf")
+        sources.warnings.append(f"{name}: ignored; the agent uses http/protobuf for {endpoint.origin}")
         return
-    advice = f" (a receiver of gRPC on port {_GRPC_PORT} usually takes HTTP on 4318)" if value == "grpc" else ""
+    advice = f" (gRPC receivers on port {_GRPC_PORT} usually accept HTTP on 4318)" if value == "grpc" else ""
     sources.errors.append(
-        f'{name}: expected "http/protobuf", the only protocol this agent speaks{advice}, found '
+        f'{name}: expected "http/protobuf", the only supported protocol{advice}, found '
         f"{describe(sources.environ[name])}"
     )
 
@@ -164,15 +163,15 @@ def _check_timeout(sources: Sources, timeout: Picked) -> None:
     if timeout.layer != "otel" or not timeout.ok or timeout.value * 1000 == float(sources.environ[timeout.origin]):
         return
     sources.warnings.append(
-        f"{timeout.origin}: read as {format_duration(timeout.value)}: the variable is in milliseconds (below 100 taken "
-        "for seconds), and the limit here is from 100ms to 4s"
+        f"{timeout.origin}: read as {format_duration(timeout.value)}; the unit is milliseconds (below 100: seconds), "
+        "and the limits are 100ms and 4s"
     )
 
 
 def _resource(sources: Sources) -> dict[str, str]:
-    """OTEL_RESOURCE_ATTRIBUTES decoded; if any of it is wrong, all is left out [Resource SDK]."""
+    """Return OTEL_RESOURCE_ATTRIBUTES decoded; empty if any part of it is invalid [Resource SDK]."""
     parts = [part.partition("=") for part in sources.environ.get(RESOURCE, "").split(",") if part.strip()]
     if all(equals and name.strip() for name, equals, _ in parts):
         return {unquote(name.strip()): unquote(value.strip()) for name, _, value in parts}
-    sources.warnings.append(f"{RESOURCE}: ignored, since it is not of the form name=value,name=value")
+    sources.warnings.append(f"{RESOURCE}: ignored, since it does not have the form name=value,name=value")
     return {}

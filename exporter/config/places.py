@@ -1,11 +1,11 @@
-"""Where files are that the agent and other processes have to see alike.
+"""Paths that the agent and other processes must see identically.
 
-A hold file is made by a person, a ready file by other software, and event files are read by it, all from outside of the
-service. Under systemd a service may have another folder than everybody else at the same path: PrivateTmp= gives it its
-own /tmp, PrivateDevices= its own /dev, DynamicUser= its own /var/lib/private, and ProtectHome= keeps it out of /home. A
-file that somebody made in the real folder holds nothing then, and an approval goes out that they believe to have
-stopped. So these folders are refused in a service, whatever its unit says, and warned of elsewhere. Every other
-difference is found by `check --probe`, which compares what the running agent sees.
+An operator creates the hold file, other software creates ready files and reads event files, all from outside the
+service. Under systemd, a service can have private directories: PrivateTmp= gives it its own /tmp, PrivateDevices= its
+own /dev, DynamicUser= its own /var/lib/private, and ProtectHome= hides /home. A hold file in the real directory then
+has no effect, and the agent sends an approval that the operator meant to stop. These directories are therefore errors
+in a service, whatever its unit contains, and warnings elsewhere. `check --probe` finds all other differences: it
+compares with what the running agent sees.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from typing import Final
 from exporter.windows.places import EVENTS_FOLDER, HOLD_FILE, HOLD_FOLDER, READY_FOLDER, program_data
 
 SERVICE_VARIABLE: Final = "INVOCATION_ID"
-"""systemd sets it for each service that it starts [systemd.exec(5), Environment Variables]."""
-SERVICE_OWN: Final = ("/tmp", "/var/tmp", "/dev", "/home", "/root", "/run/user", "/var/lib/private")  # noqa: S108  # none is made there
-"""Folders of which a service may have its own, or is kept out of."""
+"""Set by systemd for each service that it starts [systemd.exec(5), Environment Variables]."""
+SERVICE_OWN: Final = ("/tmp", "/var/tmp", "/dev", "/home", "/root", "/run/user", "/var/lib/private")  # noqa: S108  # compared only
+"""Directories that can be private to a service or hidden from it."""
 _RESOLVE_SECONDS: Final = 2.0
-"""For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""
+"""Time limit for resolving all links: a hung network mount must not keep the agent from starting."""
 
 
 def hold_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
-    """A hold file where the installed service and everybody else see the same."""
+    """Return a path for a hold file that the installed service and other processes see identically."""
     path = ntpath.join(program_data(environ), HOLD_FOLDER, HOLD_FILE)
     return path if platform == "win32" else "/etc/azure-scheduled-events-exporter/hold"
 
 
 def ready_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
-    """A `require_file` where the installed service and everybody else see the same."""
+    """Return a path for `require_file` that the installed service and other processes see identically."""
     path = ntpath.join(program_data(environ), READY_FOLDER, "{event_id}")
     return path if platform == "win32" else "/run/azure-scheduled-events-exporter/ready/{event_id}"
 
 
 def events_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
-    """A folder for event files where the installed service and everybody else see the same."""
+    """Return a directory for event files that the installed service and other processes see identically."""
     path = ntpath.join(program_data(environ), EVENTS_FOLDER)
     return path if platform == "win32" else "/run/azure-scheduled-events-exporter/events"
 
 
 def hidden_by_service(paths: Iterable[str]) -> dict[str, str]:
-    """The folder of `SERVICE_OWN` that a path is in, as written or once links and `..` are followed, by path."""
+    """Return, for each path in a directory of `SERVICE_OWN`, that directory; links and `..` are followed too."""
     absolute = {path: "/" + path.lstrip("/") for path in paths if path.startswith("/")}
     if not absolute or not sys.platform.startswith("linux"):
         return {}
@@ -64,21 +64,21 @@ def hidden_by_service(paths: Iterable[str]) -> dict[str, str]:
 
 
 def same_folder(one: str, other: str) -> bool:
-    """Whether two paths are of one folder, as they are written or once links are followed: /var/run is /run."""
+    """Return whether two paths are the same directory, as written or with links followed (/var/run is /run)."""
     resolved = _resolved((one, other))
     first, second = ({_plain(path), _plain(resolved.get(path, path))} for path in (one, other))
     return not first.isdisjoint(second)
 
 
 def _plain(path: str) -> str:
-    """Without doubled separators, at its beginning too where the system makes no difference there."""
+    """Return the path without doubled separators; at its start they are kept on Windows, where they have a meaning."""
     if sys.platform != "win32":
         path = "/" + path.lstrip("/")
     return os.path.normcase(os.path.normpath(path))
 
 
 def _resolved(paths: Iterable[str]) -> dict[str, str]:
-    """The paths with their links followed, those of them that could be resolved in time."""
+    """Return the paths with links followed, by path; without those that couldn't be resolved in time."""
     resolved: dict[str, str] = {}
 
     def resolve() -> None:

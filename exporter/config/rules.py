@@ -1,4 +1,4 @@
-"""The approval rules of the settings file: `[approval] rules`, read into `core.policy.Rule`."""
+"""The approval rules of the settings file: `[approval] rules`, parsed into `core.policy.Rule`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SETTLE: Final = Duration(0, 86400)
 _SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
 _BETWEEN: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)", re.ASCII)
 _NO_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})
-"""Files beside those of the zones: one is of no place, the others are of wherever the machine thinks that it is."""
+"""Files in the zone directory that aren't zones: one has no place, the others depend on the machine's settings."""
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value):
-        raise InvalidValue("1 to 64 letters, digits, dots, dashes and underscores")
+        raise InvalidValue("1 to 64 letters, digits, dots, dashes, and underscores")
     return value
 
 
 def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Any words: Azure may add some. `_warnings` names those that this version does not know."""
-    expected = "a non-empty list of words, such as " + ", ".join(quote(word) for word in known)
+    """Return any words: Azure may add some. `_warnings` reports those that are unknown to this version."""
+    expected = "a non-empty list of words, for example " + ", ".join(quote(word) for word in known)
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_WORDS:
         raise InvalidValue(expected)
     for word in value:
@@ -48,14 +48,14 @@ def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _require_file(value: object, platform: str = sys.platform) -> str:
-    """An absolute path in which `{event_id}` may stand once: as a whole folder name, or anywhere in the last name.
+    """Return an absolute path that may contain `{event_id}` once: as a directory name, or anywhere in the file name.
 
-    `core.policy.prepared_path` fills it in, and refuses an event id with a separator or `..` in it.
+    `core.policy.prepared_path` fills it in, and rejects an event id with a separator or `..`. Raises `InvalidValue`.
     """
     example = r"'C:\app\ready\{event_id}'" if platform == "win32" else '"/run/app/ready/{event_id}"'
     expected = (
-        'an absolute path without "..", in which "{event_id}" may stand once, as a whole folder name or in the last '
-        f"name, such as {example}"
+        'an absolute path without "..", with "{event_id}" at most once, as a directory name or in the file name, for '
+        f"example {example}"
     )
     if isinstance(value, str):
         refuse_escapes(value)
@@ -80,34 +80,34 @@ def _boolean(value: object) -> bool:
 
 
 def _between(value: object) -> tuple[int, int]:
-    """Start and end in minutes after midnight."""
+    """Return start and end in minutes after midnight. Raises `InvalidValue`."""
     match = _BETWEEN.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise InvalidValue('start and end of a window as "HH:MM-HH:MM", from "00:00" to "24:00", such as "22:00-05:00"')
+        raise InvalidValue('a window as "HH:MM-HH:MM", from "00:00" to "24:00", for example "22:00-05:00"')
     hour, minute, end_hour, end_minute = match.groups()
     start = int(hour) * 60 + int(minute)
     end = WHOLE_DAY if end_hour is None else int(end_hour) * 60 + int(end_minute)
     if start == end:
-        raise InvalidValue('a window whose end is not its start ("00:00-24:00" is the whole day)')
+        raise InvalidValue('a window with different start and end ("00:00-24:00" is the whole day)')
     return start, end
 
 
 def _days(value: object) -> tuple[int, ...]:
-    """The days of the week, 0 for Monday, in their order."""
-    expected = "a non-empty list of days, out of " + ", ".join(quote(day) for day in DAYS)
+    """Return the days of the week, 0 for Monday, in order. Raises `InvalidValue`."""
+    expected = "a non-empty list of days: " + ", ".join(quote(day) for day in DAYS)
     if not isinstance(value, list) or not value or len(value) > _MAX_WORDS:
         raise InvalidValue(expected)
     for day in value:
         if not isinstance(day, str) or day not in DAYS:
             near = [known for known in DAYS if isinstance(day, str) and day[:3].lower() == known.lower()]
             hint = f" (did you mean {quote(near[0])}?)" if near else ""
-            raise Misplaced(f"expected {expected}, found {describe(day)} among them{hint}")
+            raise Misplaced(f"expected {expected}, found {describe(day)} in it{hint}")
     return tuple(number for number, day in enumerate(DAYS) if day in value)
 
 
 @cache
 def _zone_names() -> frozenset[str]:
-    """The names of all zones of which this machine, or the package tzdata, has the data. It reads some 600 files."""
+    """Return the names of all zones in the data of this machine or of the package tzdata. Reads about 600 files."""
     from zoneinfo import available_timezones  # noqa: PLC0415  # only a rule with a zone needs it
 
     return frozenset(available_timezones()) - _NO_ZONES
@@ -124,29 +124,29 @@ def read_zone(
     names: Callable[[], Collection[str]] = _zone_names,
     load: Callable[[str], tzinfo] = _load_zone,
 ) -> tuple[str, tzinfo]:
-    """Name and value of a time zone of the IANA database. Raises `InvalidValue`.
+    """Return name and value of a time zone of the IANA database. Raises `InvalidValue`.
 
-    The name is one of `names`, letter by letter: a path, or letters of another case where the file system has one file
-    for both, never reach `load`, which raises OSError or ValueError where there is no data. UTC needs none.
+    The name must be in `names`, with the same case: paths, and other cases on a case-insensitive file system, never
+    reach `load`, which raises OSError or ValueError if there is no data. UTC needs no data.
     """
     if value == "UTC":
         return "UTC", UTC
     if not isinstance(value, str) or not value:
-        raise InvalidValue('the name of a time zone of the IANA database, such as "Europe/Berlin" or "UTC"')
+        raise InvalidValue('the name of an IANA time zone, for example "Europe/Berlin" or "UTC"')
     known = names()
     if not known:
         raise Misplaced(
-            f"{describe(value)} is not known: this machine has no data of time zones, and neither has Python; install "
-            "the package tzdata of either"
+            f"{describe(value)} is unknown, since neither this machine nor Python has time zone data; install the "
+            "package tzdata (of the system or of Python)"
         )
     if value not in known:
-        # An abbreviation is near to none: between CEST and EST lie seven hours.
+        # Abbreviations get no suggestion: CEST and EST are seven hours apart.
         near = near_miss(value[:_MAX_ZONE], [zone for zone in known if "/" in zone])
-        raise Misplaced(f"expected the name of a time zone of the IANA database, found {describe(value)}{near}")
+        raise Misplaced(f"expected the name of an IANA time zone, found {describe(value)}{near}")
     try:
         return value, load(value)
     except (OSError, ValueError) as error:
-        raise Misplaced(f"the data of time zone {describe(value)} can't be read: {type(error).__name__}") from error
+        raise Misplaced(f"the data of time zone {describe(value)} cannot be read: {type(error).__name__}") from error
 
 
 _READERS: Final[Mapping[str, Any]] = {
@@ -155,7 +155,7 @@ _READERS: Final[Mapping[str, Any]] = {
     "event_source": lambda value: _words(value, KNOWN_SOURCES),
     "min_duration": _SECONDS.read,
     "max_duration": _SECONDS.read,
-    "settle": lambda value: _SETTLE.read(value) or None,  # 0 asks for nothing
+    "settle": lambda value: _SETTLE.read(value) or None,  # 0: no condition
     "require_file": _require_file,
     "when_quiet": _boolean,
     "max_resources": Integer(1, 2**31 - 1, "a whole number").read,
@@ -163,11 +163,11 @@ _READERS: Final[Mapping[str, Any]] = {
     "days": _days,
     "timezone": read_zone,
 }
-"""How each key of a rule is read: the keys are the fields of `Rule`, but for the last three, which are its `hours`."""
+"""Readers of the keys of a rule. The keys are the fields of `Rule`, except the last three, which form its `hours`."""
 
 
 def rule_table(rule: Rule) -> dict[str, Any]:
-    """A rule as the settings file has it, without what it does not ask for: JSON values, which `read_rules` takes."""
+    """Return a rule as JSON values for `read_rules`: a table of the settings file, with only the keys that it sets."""
     table: dict[str, Any] = {}
     for item in fields(rule):
         value = getattr(rule, item.name)
@@ -184,7 +184,7 @@ def rule_table(rule: Rule) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RulesRead:
-    """What became of the list: the rules that are right, and sentences about those that are not."""
+    """The valid rules, and errors and warnings as sentences."""
 
     rules: tuple[Rule, ...]
     errors: tuple[str, ...]
@@ -192,9 +192,9 @@ class RulesRead:
 
 
 def read_rules(value: object, where: str, platform: str = sys.platform) -> RulesRead:
-    """The rules of `[approval] rules`; `where` names file and key in the sentences. Never raises.
+    """Parse `[approval] rules`; `where` names file and key in errors and warnings. Never raises.
 
-    Paths are those of `platform`; Linux takes those of Windows as well.
+    Paths must be valid on `platform`; on Linux, Windows paths are valid too.
     """
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         return RulesRead((), (f"{where}: expected a list of tables, found {describe(value)}",), ())
@@ -209,7 +209,7 @@ def read_rules(value: object, where: str, platform: str = sys.platform) -> Rules
             rules.append(rule)
     names = [table.get("name") for table in value]
     errors += [
-        f"{where} #{number}: name: expected a name of its own, found {describe(name)} a second time"
+        f"{where} #{number}: name: expected a unique name, found {describe(name)} twice"
         for number, name in enumerate(names, 1)
         if isinstance(name, str) and name in names[: number - 1]
     ]
@@ -232,7 +232,7 @@ def _read_rule(table: Mapping[str, object], where: str, platform: str) -> tuple[
         except InvalidValue as error:
             errors.append(f"{where}: {key}: expected {error}, found {describe(value)}")
     errors += [
-        f"{where}: {key}: missing, every rule names its {'own name' if key == 'name' else 'event types'}"
+        f"{where}: {key}: missing; every rule needs {'a name' if key == 'name' else 'event types'}"
         for key in ("name", "event_type")
         if key not in table
     ]
@@ -240,7 +240,7 @@ def _read_rule(table: Mapping[str, object], where: str, platform: str) -> tuple[
     if low is not None and high is not None and low > high:
         errors.append(f"{where}: min_duration: expected at most max_duration ({high}), found the integer {low}")
     if "timezone" in table and not {"between", "days"} & {*table}:
-        errors.append(f"{where}: timezone: expected beside between or days, found alone")
+        errors.append(f"{where}: timezone: set without between or days; add one of them or remove it")
     return errors, None if errors else _rule(fields)
 
 
@@ -260,9 +260,9 @@ def _warnings(rules: list[Rule], where: str) -> Iterator[str]:
             unknown = [word for word in words if word not in known]
             for word in unknown:
                 hint = near_miss(word, known)
-                yield f"{of}: this version does not know {quote(word)}{hint}; such an event is never approved"
+                yield f"{of}: {quote(word)} is unknown to this version{hint}; no such event is ever approved"
         if rule.require_file and "{event_id}" not in rule.require_file:
             yield (
-                f"{of}: require_file is one file for every event: prepared once, it is prepared for ever; with "
-                '"{event_id}" in it each event has its own'
+                f'{of}: require_file has no "{{event_id}}", so one file satisfies the rule for every later event; add '
+                '"{event_id}" to the path'
             )

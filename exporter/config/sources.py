@@ -1,6 +1,6 @@
-"""Where a setting's value comes from: flag, environment, OTEL_* variable, file, default, in that order.
+"""Sources of a setting's value: flag, environment, OTEL_* variable, file, default, in this order of priority.
 
-Also `add_flags`, which gives a parser (`command_line.FlagParser`) the flags of all settings.
+Also `add_flags`, which adds the flags of all settings to a parser (`command_line.FlagParser`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_SECRET_BYTES: Final = 64 << 10
 
 _KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)\Z")
-"""What Kubernetes puts into every pod beside a Service whose name begins like ours."""
+"""Variables that Kubernetes sets in every pod for a Service whose name starts with the prefix of the settings."""
 
 _ESCAPE_ERRORS: Final = re.compile(r"Unescaped '\\'|Invalid hex value|Escaped character is not a Unicode scalar value")
-"""What tomllib says of a backslash that begins no escape of TOML."""
+"""Error texts of tomllib for a backslash that isn't a TOML escape."""
 _DRIVE: Final = re.compile(r'"(?:[A-Za-z]:|\\)\\')
-"""The beginning of a path of Windows in double quotes, on a drive or on a share."""
+"""The start of a Windows path in double quotes, on a drive or a share."""
 
 ReadFile = Callable[[str, int], bytes]
-"""As `files.read_capped`."""
+"""The signature of `files.read_capped`."""
 
 
 def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
-    """The variables of these sections: a command ignores mistakes in those that it has no use for."""
+    """Return the variables of these sections: a command ignores errors in sections that it doesn't use."""
     wanted = (*(f"{ENV_PREFIX}{section}_".upper() for section in sections), CONFIG_ENV)
     return {name: value for name, value in environ.items() if name.startswith(wanted)}
 
 
 def read_text(path: str, limit: int, read_file: ReadFile) -> str:
-    """A small file's text. Raises `InvalidValue` with a sentence that names the path and never the content."""
+    """Return a small file's text. Raises `InvalidValue`, whose text names the path and never the content."""
     try:
         return decoded(read_file(path, limit))
     except TooLarge:
@@ -56,12 +56,12 @@ def read_text(path: str, limit: int, read_file: ReadFile) -> str:
 
 
 def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
-    """The settings file. Raises `InvalidValue` with a sentence that names the path, and the line of a syntax error."""
+    """Return the parsed settings file. Raises `InvalidValue` with the path, and the line of a syntax error."""
     text = read_text(path, MAX_CONFIG_BYTES, read_file)
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise InvalidValue(f"{path}: expected TOML, found too deep a nesting") from None
+        raise InvalidValue(f"{path}: expected TOML, found tables nested too deeply") from None
     except ValueError as error:
         hint = f"; {SINGLE_QUOTES}" if _ESCAPE_ERRORS.match(str(error)) or _DRIVE.search(text) else ""
         raise InvalidValue(f"{path}: expected TOML: {redact(str(error))}{hint}") from None
@@ -69,7 +69,7 @@ def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A setting's value, and where it came from: the flag, the variable, or file and key. Not `ok` after an error."""
+    """A setting's value and its origin: the flag, the variable, or file and key. `ok` is False after an error."""
 
     value: Any
     origin: str
@@ -79,10 +79,10 @@ class Picked:
 
 @dataclass(slots=True)
 class Sources:
-    """All that was given, with the errors and warnings about it so far.
+    """All sources of settings, with the errors and warnings so far.
 
-    `flags` are texts by `section.key`, `environ` is the whole environment, `document` the settings file and `path` its
-    path, "" without one.
+    `flags` are texts by `section.key`, `environ` is the whole environment, `document` is the parsed settings file, and
+    `path` its path; "" if there is none.
     """
 
     flags: Mapping[str, str] = field(repr=False)
@@ -93,24 +93,24 @@ class Sources:
     warnings: list[str] = field(default_factory=list)
 
     def key(self, section: str, key: str) -> str:
-        """How an error names a key of the file."""
+        """Return the name of a key of the file for errors."""
         return f"{self.path}: [{section}] {key}" if self.path else f"[{section}] {key}"
 
     def has(self, section: str) -> bool:
-        """Whether anything of the section was given."""
+        """Return whether any setting of the section was given."""
         settings = settings_of(section).values()
         given = any(setting.name in self.flags or self.environ.get(setting.env) for setting in settings)
         return given or bool(self.document.get(section))
 
     def values(self, section: str) -> dict[str, Any]:
-        """The value of each setting of a section, by key."""
+        """Return the value of each setting of a section, by key."""
         return {key: self.pick(setting).value for key, setting in settings_of(section).items()}
 
     def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: SettingType | None = None) -> Picked:
-        """The value of the first source that has one; the default after an error, which is added to `errors`.
+        """Return the value of the first source that has one; after an error, which is added to `errors`, the default.
 
-        `otel` are the OTEL_* variables that speak for this setting, the first of them first; `otel_kind` is how they
-        are read where that is not as the setting is.
+        `otel` are the OTEL_* variables for this setting, in order of priority. `otel_kind` is their type; None: the
+        setting's type.
         """
         kind = setting.kind
         if setting.name in self.flags:
@@ -136,9 +136,9 @@ class Sources:
         return Picked(setting.default, origin, layer, ok=False)
 
     def check_names(self) -> None:
-        """Add unknown sections and keys to the errors, since a typing error would be silent; variables to the warnings.
+        """Add unknown sections and keys to the errors, and unknown variables to the warnings.
 
-        Others may use the prefix of our variables for theirs.
+        Variables only get warnings, since other programs may use the same prefix.
         """
         known = {section: [*settings_of(section)] for section in SECTIONS}
         known["approval"].append("rules")
@@ -147,7 +147,7 @@ class Sources:
             if section not in known and not isinstance(table, dict):
                 homes = " or ".join(f"[{home}] {section}" for home, keys in known.items() if section in keys)
                 hint = f"; did you mean {homes}?" if homes else ""
-                self.errors.append(f"{where}: key {describe(section)} stands outside of any section{hint}")
+                self.errors.append(f"{where}: key {describe(section)} is not in a section{hint}")
             elif section not in known:
                 self.errors.append(f"{where}: {unknown_name('section', section, known)}")
             elif not isinstance(table, dict):
@@ -163,17 +163,17 @@ class Sources:
     def _check_variables(self) -> None:
         known = [*(setting.env for setting in catalogue()), CONFIG_ENV]
         if self.environ.get(RULES_ENV):
-            self.errors.append(f"{RULES_ENV}: rules are read from the file alone; give them there as [approval] rules")
+            self.errors.append(f"{RULES_ENV}: not supported; set rules in the settings file, as [approval] rules")
         for name in sorted(self.environ):
             if not name.startswith(ENV_PREFIX) or not self.environ[name] or name in known or name == RULES_ENV:
                 continue
             if not _KUBERNETES.search(name):
                 hint = f"; did you mean {meant}?" if (meant := nearest(name, known)) else ""
-                self.warnings.append(f"{name}: this variable is not a setting and is ignored{hint}")
+                self.warnings.append(f"{name}: not a setting, ignored{hint}")
 
 
 class _Refuse(argparse.Action):
-    """A flag that is refused with a sentence, whatever its value: its setting is not taken from the command line."""
+    """An action that rejects its flag with `sentence`: the setting isn't read from the command line."""
 
     def __init__(self, option_strings: list[str], dest: str, sentence: str, **_: Any) -> None:
         super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
@@ -186,9 +186,9 @@ class _Refuse(argparse.Action):
 def add_flags(
     parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS), *, environment: bool = True
 ) -> None:
-    """Give `parser` the flag of every setting of `sections`, and `--config.file`. Values stay text until `load`.
+    """Add `--config.file` and the flags of every setting of `sections` to `parser`. `load` parses the values.
 
-    Without `environment` no secret is said to belong there: other users can read that of a service of Windows.
+    Without `environment`, texts don't suggest it for secrets: other users can read that of a Windows service.
     """
     parser.add_argument_group("settings").add_argument(
         CONFIG_FLAG, dest="config.file", metavar="FILE", help=f"TOML file with settings and rules. [{CONFIG_ENV}]"
@@ -197,12 +197,12 @@ def add_flags(
         settings = settings_of(section).values()
         variable = "set {}, or " if environment else ""
         hidden = [each for each in settings if each.secret]
-        note = " ".join(f"{s.key} has no flag: {variable.format(s.env)}write it into the file." for s in hidden)
+        note = " ".join(f"{s.key} has no flag: {variable.format(s.env)}write it to the file." for s in hidden)
         group = parser.add_argument_group(f"[{section}]", note or None)
         for setting in settings:
             _add_flag(group, setting, environment)
         if section == "approval":
-            sentence = "rules are read from the settings file alone; give them there as [approval] rules"
+            sentence = "not a flag; set rules in the settings file, as [approval] rules"
             group.add_argument("--approval.rules", action=_Refuse, sentence=sentence)
 
 
@@ -210,8 +210,8 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, environment: boo
     if setting.secret:
         variable = f" or set {setting.env}" if environment else ""
         sentence = (
-            "secrets are not taken from the command line, where every user of the machine can read them; write it into "
-            f"the settings file{variable}"
+            "not a flag, since every user of the machine can read command lines; write the secret to the settings "
+            f"file{variable}"
         )
         group.add_argument(setting.flag, action=_Refuse, sentence=sentence)
         return
@@ -220,6 +220,6 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, environment: boo
 
 
 def given_flags(namespace: argparse.Namespace) -> dict[str, str]:
-    """The settings that were given as flags, by `section.key`."""
+    """Return the settings that were given as flags, by `section.key`."""
     names = {setting.name for setting in catalogue() if not setting.secret}
     return {name: value for name, value in vars(namespace).items() if name in names and isinstance(value, str)}

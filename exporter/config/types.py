@@ -1,7 +1,7 @@
-"""The kinds of value a setting can have: each reads what the TOML file has, and shows itself as that.
+"""The types of setting values: each parses TOML values, and formats values as TOML.
 
-A kind raises `InvalidValue` with what it expected, worded to follow "expected"; `sources` adds where the value was
-given and what was found, unless that must not be shown.
+A type raises `InvalidValue` with the expected value, worded to follow "expected"; `sources` adds the origin and the
+value that was found, unless that must not be shown.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ KNOWN_API_VERSIONS: Final = (
 )
 """The api-versions of Scheduled Events that Microsoft documents [Endpoint discovery, Version history]."""
 
-SINGLE_QUOTES: Final = r"a path with backslashes stands in single quotes, such as 'C:\temp\outbox.db'"
-"""What to do where TOML took the backslashes of a path for escapes."""
+SINGLE_QUOTES: Final = r"write a path with backslashes in single quotes, for example 'C:\temp\outbox.db'"
+"""Advice for paths whose backslashes TOML read as escapes."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-"""What an escape of TOML that nobody meant leaves in a path: \\t of "C:\\temp" is a tab [TOML, String; YAML, 5.7]."""
+"""Characters that unintended escapes leave in a path: \\t in "C:\\temp" is a tab [TOML, String; YAML, 5.7]."""
 
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MAX_WORDS: Final = 20
@@ -59,29 +59,29 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 
 
 class SettingType:
-    """How one kind of value is read and shown."""
+    """The type of a setting's value: how it is parsed and formatted."""
 
     @property
     def word(self) -> str:
-        """What stands for a value in `--help`, such as DURATION."""
+        """The placeholder for a value in `--help`, for example DURATION."""
         raise NotImplementedError
 
     def parse(self, text: str) -> object:
-        """What a flag or a variable would be in the TOML file."""
+        """Return the text of a flag or variable as a TOML value."""
         return text
 
     def read(self, value: object) -> Any:
-        """The setting of a TOML value. Raises `InvalidValue`."""
+        """Return the setting's value for a TOML value. Raises `InvalidValue`."""
         raise NotImplementedError
 
     def show(self, value: Any) -> str:
-        """The setting as one would write it in the TOML file; secrets as a placeholder."""
+        """Return the value as TOML text; secrets as a placeholder."""
         return quote(str(value))
 
 
 @dataclass(frozen=True)
 class Text(SettingType):
-    """A string, checked and perhaps rewritten by `check`, which raises `InvalidValue`. Empty passes when `optional`."""
+    """A string, validated and possibly rewritten by `check`, which raises `InvalidValue`. `optional` allows ""."""
 
     expected: str = "a string"
     check: Callable[[str], str] = str
@@ -90,7 +90,7 @@ class Text(SettingType):
     word: str = "NAME"
 
     def read(self, value: object) -> str:
-        """The checked text. Raises `Misplaced` for a secret, and for what could not be shown on one line."""
+        """Return the checked text. Raises `Misplaced` for secrets and for text that can't be shown on one line."""
         if not isinstance(value, str):
             raise InvalidValue("a string")
         refuse_secrets(value, "a path" if self.path else "what belongs here")
@@ -98,25 +98,25 @@ class Text(SettingType):
             refuse_escapes(value)
         if len(value) > MAX_TEXT or not value.isprintable():
             raise Misplaced(
-                f"expected {self.expected}, without control characters, at most {MAX_TEXT} characters; what was found "
-                "is not shown"
+                f"expected {self.expected} of at most {MAX_TEXT} characters, without control characters; the value is "
+                "not shown"
             )
         return self.check(value) if value or not self.optional else ""
 
 
 @dataclass(frozen=True)
 class Choice(SettingType):
-    """One of a closed set of words: the members of an enumeration, or plain strings."""
+    """One of a fixed set of words: the members of an enumeration, or plain strings."""
 
     words: Iterable[str]
 
     @property
     def word(self) -> str:
-        """The words themselves."""
+        """The words, separated by "|"."""
         return "|".join(map(str, self.words))
 
     def read(self, value: object) -> str:
-        """The member that is written so."""
+        """Return the member with this text. Raises `InvalidValue`."""
         for word in self.words:
             if word == value:
                 return word
@@ -125,7 +125,7 @@ class Choice(SettingType):
 
 @dataclass(frozen=True)
 class Duration(SettingType):
-    """Seconds as a float, written as Prometheus does; None is written `never` where that is allowed."""
+    """Seconds as a float, written in Prometheus format; with `never`, None is written `never`."""
 
     minimum: float
     maximum: float
@@ -133,11 +133,11 @@ class Duration(SettingType):
 
     @property
     def word(self) -> str:
-        """With the word for none where there is one."""
+        """DURATION, with "never" if allowed."""
         return "never|DURATION" if self.never else "DURATION"
 
     def read(self, value: object) -> float | None:
-        """Seconds within the bounds, or None for never. A number would leave its unit open."""
+        """Return seconds within the bounds; None for never. Raises `InvalidValue`, also for a number without unit."""
         expected = f"a duration from {format_duration(self.minimum)} to {format_duration(self.maximum)}"
         if self.never:
             expected = f'"never" or {expected}'
@@ -149,19 +149,19 @@ class Duration(SettingType):
             seconds = parse_duration(value)
         except ValueError:
             example = format_duration(max(self.minimum, min(self.maximum, 30)))
-            raise InvalidValue(f'{expected}, such as "{example}"') from None
+            raise InvalidValue(f'{expected}, for example "{example}"') from None
         if not self.minimum <= seconds <= self.maximum:
             raise InvalidValue(expected)
         return seconds
 
     def show(self, value: float | None) -> str:
-        """A TOML string."""
+        """Return a TOML string."""
         return quote("never" if value is None else format_duration(value))
 
 
 @dataclass(frozen=True)
 class Integer(SettingType):
-    """A whole number within bounds, without a unit. `what` says in an error what is counted."""
+    """A whole number within bounds, without a unit. `what` names the number in errors."""
 
     minimum: int
     maximum: int
@@ -170,67 +170,68 @@ class Integer(SettingType):
 
     @property
     def expected(self) -> str:
-        """What an error says was expected."""
+        """The expected value, for errors."""
         return f"{self.what} from {self.minimum} to {self.maximum}"
 
     def parse(self, text: str) -> object:
-        """A number for decimal digits alone."""
+        """Return a number if the text consists of decimal digits, otherwise the text."""
         return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
 
     def read(self, value: object) -> int:
-        """The number within the bounds; a boolean is none."""
+        """Return a number within the bounds. Raises `InvalidValue`, also for a boolean."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
             raise InvalidValue(self.expected)
         return value
 
     def show(self, value: int) -> str:
-        """A TOML integer."""
+        """Return a TOML integer."""
         return str(value)
 
 
 @dataclass(frozen=True)
 class Size(Integer):
-    """Bytes within bounds: a whole number of them, or with a unit, MB for 10^6 and MiB for 2^20 of them."""
+    """Bytes within bounds: a whole number, or a number with a unit (MB: 10^6 bytes, MiB: 2^20 bytes)."""
 
     word: str = "SIZE"
 
     @property
     def expected(self) -> str:
-        """What an error says was expected."""
+        """The expected value, for errors."""
         bounds = f"a size from {format_size(self.minimum)} to {format_size(self.maximum)}"
-        return f'{bounds}, such as "100MB" (10^6 bytes each), "100MiB" (2^20) or a number of bytes'
+        return f'{bounds}, for example "100MB" (10^6 bytes each), "100MiB" (2^20), or a number of bytes'
 
     def read(self, value: object) -> int:
-        """The bytes within the bounds, of a TOML string or integer."""
+        """Return bytes within the bounds, for a TOML string or integer. Raises `InvalidValue`."""
         try:
             return super().read(parse_size(value) if isinstance(value, str) else value)
         except ValueError:
             raise InvalidValue(self.expected) from None
 
     def show(self, value: int) -> str:
-        """A TOML string with a unit, or an integer where no unit is exact."""
+        """Return a TOML string with a unit, or an integer if no unit is exact."""
         shown = format_size(value)
         return shown if shown.isdecimal() else quote(shown)
 
 
 @dataclass(frozen=True)
 class Words(SettingType):
-    """Any words, in the order in which they were given, each once: a TOML list, or as text with commas in between.
+    """Any words, without duplicates and in the given order: a TOML list, or comma-separated text.
 
-    `known` are those that this version knows. Others are taken, since Azure may add some; `load` warns of them.
+    `known` are the words that this version knows. Others are accepted, since Azure may add some; `load` warns about
+    them.
     """
 
     known: tuple[str, ...]
     word: str = "NAME,NAME"
 
     def parse(self, text: str) -> object:
-        """The words between commas; spaces around them, and nothing between two commas, count for nothing."""
+        """Return the comma-separated words, without spaces around them and without empty ones."""
         return [word.strip() for word in text.split(",") if word.strip()]
 
     def read(self, value: object) -> tuple[str, ...]:
-        """The words of a TOML list, which may be empty."""
+        """Return the words of a TOML list, which may be empty. Raises `InvalidValue`."""
         if not isinstance(value, list):
-            raise InvalidValue(f"a list of words, such as {self.show(self.known[:2])}")
+            raise InvalidValue(f"a list of words, for example {self.show(self.known[:2])}")
         for word in value:
             refuse_secrets(word, "a word")
         return self._checked(value)
@@ -239,40 +240,41 @@ class Words(SettingType):
         found = [word for word in words if isinstance(word, str) and _WORD.fullmatch(word)]
         if len(found) < len(words) or len(words) > _MAX_WORDS:
             raise InvalidValue(
-                f"at most {_MAX_WORDS} words of letters, digits, dots and dashes, such as {self.show(self.known[:2])}"
+                f"at most {_MAX_WORDS} words of letters, digits, dots, and dashes, for example "
+                f"{self.show(self.known[:2])}"
             )
         return tuple(dict.fromkeys(found))
 
     def show(self, value: tuple[str, ...]) -> str:
-        """A TOML list."""
+        """Return a TOML list."""
         return f"[{', '.join(map(quote, value))}]"
 
 
 @dataclass(frozen=True)
 class TagNames(Words):
-    """Names of VM tags, in the order in which they were given, each once; each gives a label of its own.
+    """Names of VM tags, without duplicates and in the given order; each becomes a separate label.
 
-    One that has a comma can only be given in the file.
+    A name with a comma can only be given in the file.
     """
 
     known: tuple[str, ...] = ("owner", "environment")
 
     def parse(self, text: str) -> object:
-        """The names between commas, without the spaces around them: one that is empty is kept, and refused."""
+        """Return the comma-separated names, without spaces around them; empty ones are kept, for `read` to reject."""
         return [name.strip() for name in text.split(",")] if text.strip() else []
 
     def _checked(self, words: list[object]) -> tuple[str, ...]:
         labels: dict[str, str] = {}
         for word in words:
             if not isinstance(word, str) or not word.strip() or len(word) > MAX_TAG_NAME or not word.isprintable():
-                raise InvalidValue(f"names of VM tags, none of them empty, such as {self.show(self.known)}")
+                raise InvalidValue(f"non-empty names of VM tags, for example {self.show(self.known)}")
             same = [other for other in labels.values() if other != word and other.lower() == word.lower()]
             if same:
-                raise InvalidValue(f"names of different tags: Azure takes {quote(same[0])} and {quote(word)} for one")
+                raise InvalidValue(f"different tags: to Azure, {quote(same[0])} and {quote(word)} are the same tag")
             other = labels.setdefault(tag_label(word), word)
             if other != word:
                 raise InvalidValue(
-                    f"names with labels of their own, and {quote(other)} and {quote(word)} are both {tag_label(word)}"
+                    f"names with different labels: {quote(other)} and {quote(word)} both become {tag_label(word)}"
                 )
         if len(labels) > MAX_TAGS:
             raise InvalidValue(f"at most {MAX_TAGS} names of VM tags")
@@ -281,18 +283,18 @@ class TagNames(Words):
 
 @dataclass(frozen=True)
 class Hidden(SettingType):
-    """A secret text. What was found is never shown, not even when it is wrong."""
+    """A secret text. Its value is never shown, not even if it is invalid."""
 
     word: str = "SECRET"
 
     def read(self, value: object) -> Secret:
-        """The secret without white space around it."""
+        """Return the secret without surrounding white space. Raises `InvalidValue`."""
         if not isinstance(value, str):
             raise InvalidValue("a string")
         return Secret(value.strip())
 
     def show(self, value: Secret) -> str:
-        """A TOML string that is a placeholder, empty where there is no secret."""
+        """Return a placeholder as a TOML string; empty if there is no secret."""
         return quote(str(value)) if value else '""'
 
 
@@ -303,18 +305,21 @@ class Headers(SettingType):
     word: str = "SECRET"
 
     def read(self, value: object) -> tuple[tuple[str, Secret], ...]:
-        """Names in lower case with their values. A string is read as OTEL_EXPORTER_OTLP_HEADERS [OTLP exporter]."""
+        """Return lower-case names with values. A string has the format of OTEL_EXPORTER_OTLP_HEADERS [OTLP exporter].
+
+        Raises `InvalidValue`.
+        """
         if isinstance(value, str):
             parts = [part.partition("=") for part in value.split(",") if part.strip()]
             if not all(equals for _, equals, _ in parts):
-                raise InvalidValue('headers as "name=value,name=value"')
+                raise InvalidValue('headers in the form "name=value,name=value"')
             value = {unquote(name.strip()): unquote(text.strip()) for name, _, text in parts}
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise InvalidValue('a table of strings or "name=value,name=value"')
         headers: dict[str, Secret] = {}
         for name, item in value.items():
             if not _HEADER_NAME.fullmatch(name):
-                raise InvalidValue("header names of letters, digits and dashes")
+                raise InvalidValue("header names of letters, digits, and dashes")
             if not item.isascii() or not item.isprintable():
                 raise InvalidValue("header values of printable ASCII, on one line")
             headers[name.lower()] = Secret(item.strip())
@@ -323,26 +328,26 @@ class Headers(SettingType):
         return tuple(headers.items())
 
     def show(self, value: tuple[tuple[str, Secret], ...]) -> str:
-        """A TOML table whose values are placeholders."""
+        """Return a TOML table with placeholders as values."""
         return "{ " + ", ".join(f'"{name}" = "{HIDDEN}"' for name, _ in value) + " }" if value else "{}"
 
 
 def refuse_escapes(path: str) -> None:
-    """Refuse a path of a TOML or YAML file in which a backslash was taken for an escape. Raises `Misplaced`."""
+    """Raise `Misplaced` for a path in which TOML or YAML has read a backslash as an escape."""
     if _ESCAPED.search(path):
         raise Misplaced(
-            "expected a path, found control characters: between double quotes a backslash begins an escape, and "
-            f"\\t is a tab; {SINGLE_QUOTES}"
+            "expected a path, found control characters: in double quotes, a backslash starts an escape (\\t is a "
+            f"tab); {SINGLE_QUOTES}"
         )
 
 
 def path_argument(text: str) -> str:
-    """A path on the command line of a command. Raises `argparse.ArgumentTypeError` for a secret."""
+    """Return a path given as an argument. Raises `argparse.ArgumentTypeError` for a secret."""
     return _argument(text, "a path")
 
 
 def word_argument(text: str) -> str:
-    """A name or a word on the command line of a command. Raises `argparse.ArgumentTypeError` for a secret."""
+    """Return a name given as an argument. Raises `argparse.ArgumentTypeError` for a secret."""
     return _argument(text, "what belongs here")
 
 
@@ -355,9 +360,9 @@ def _argument(text: str, instead_of: str) -> str:
 
 
 def is_absolute(path: str, platform: str = sys.platform) -> bool:
-    """Absolute where the agent runs. On Linux also as on Windows: a file is often checked elsewhere than where it runs.
+    """Return whether the path is absolute. On Linux, Windows paths count too: settings are often checked elsewhere.
 
-    On Windows a path without its drive is none: it depends on the drive that is current.
+    On Windows, a path without a drive isn't absolute: it depends on the current drive.
     """
     if platform == "win32":
         return is_fixed(path)
@@ -365,9 +370,9 @@ def is_absolute(path: str, platform: str = sys.platform) -> bool:
 
 
 def absolute_path(path: str, platform: str = sys.platform) -> str:
-    """A path that means the same file whatever the working directory becomes: a relative one is of the present one.
+    """Return an absolute path; a relative one is resolved against the current working directory.
 
-    Raises `InvalidValue` for no path at all.
+    Raises `InvalidValue` for an empty path.
     """
     if not path:
         raise InvalidValue("a path")
@@ -375,29 +380,29 @@ def absolute_path(path: str, platform: str = sys.platform) -> str:
 
 
 def file_path(path: str, platform: str = sys.platform) -> str:
-    r"""As `absolute_path`, for a file that more depends on than an error when it is read.
+    r"""Return an absolute path of a file whose absence has a meaning, so that Windows must not rewrite the name.
 
-    On Windows it raises `InvalidValue` for a path that is neither plainly relative nor absolute (`\name` is of the
-    current drive, `C:name` of the working directory of that drive), and for a name by which another file is found.
+    On Windows, raises `InvalidValue` also for a path that is neither relative nor absolute (`\name` depends on the
+    current drive, `C:name` on that drive's working directory), and for a name that can refer to another file.
     """
     if platform == "win32":
         if not is_absolute(path, platform) and (ntpath.splitdrive(path)[0] or path.startswith(("/", "\\"))):
-            raise InvalidValue(r"a path with its drive, such as 'C:\ProgramData\app\file'")
+            raise InvalidValue(r"a path with its drive, for example 'C:\ProgramData\app\file'")
         if path and not is_own_name(path):
             raise InvalidValue(
-                "a path that Windows knows by this name alone: no device such as NUL, no dot or space at "
-                'its end, no 8.3 name, none of : * ? " < > |'
+                "a path that Windows does not rewrite: without device names (NUL), names that end in a dot or space, "
+                '8.3 names, and the characters : * ? " < > |'
             )
     return absolute_path(path, platform)
 
 
 def folder_path(path: str, platform: str = sys.platform) -> str:
-    """As `file_path`, for a folder, which may end in a separator."""
+    """Return the `file_path` of a directory, which may end in a separator. Raises `InvalidValue`."""
     return file_path(path.rstrip("\\/") if platform == "win32" else path, platform)
 
 
 def local_path(path: str, platform: str = sys.platform) -> str:
-    """As `file_path`, for the outbox. On Windows it raises `InvalidValue` for a share as well."""
+    """Return the `file_path` of the outbox. Raises `InvalidValue`, on Windows also for a share."""
     checked = file_path(path, platform)
     if platform == "win32" and is_on_network(checked):
         raise InvalidValue(f"a path on a drive of this machine: {NO_SHARE}")
@@ -405,7 +410,7 @@ def local_path(path: str, platform: str = sys.platform) -> str:
 
 
 def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult:
-    """A URL with a host and a usable port. Raises `InvalidValue` with `expected`, which never repeats the URL."""
+    """Split a URL with a host and a valid port. Raises `InvalidValue` with `expected`, which never has the URL."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -419,7 +424,7 @@ def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host stays on this machine."""
+    """Return whether data sent to this host stays on this machine."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -430,8 +435,8 @@ def is_loopback(host: str) -> bool:
 
 
 def source_url(text: str) -> str:
-    """The metadata service's base: scheme, host and port alone, without a slash at the end. Raises `InvalidValue`."""
-    expected = 'an http or https URL without path, query or user, such as "http://169.254.169.254"'
+    """Return the metadata service's base URL: scheme, host, and port, without final slash. Raises `InvalidValue`."""
+    expected = 'an http or https URL without path, query, or user, for example "http://169.254.169.254"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or text.endswith(("?", "#")):
         raise InvalidValue(expected)
@@ -439,9 +444,8 @@ def source_url(text: str) -> str:
 
 
 def dashboard_url(text: str) -> str:
-    """The address of a dashboard, as given, perhaps with `{vm_name}` and `{resource_group}` in its path, query or
-    fragment. Raises `InvalidValue`."""
-    expected = 'an http or https URL without user, such as "https://grafana.example/d/vm?var-instance={vm_name}"'
+    """Return a dashboard's URL unchanged; it may contain `{vm_name}` and `{resource_group}`. Raises `InvalidValue`."""
+    expected = 'an http or https URL without user, for example "https://grafana.example/d/vm?var-instance={vm_name}"'
     parts = split_url(text, ("http", "https"), expected)
     if "@" in parts.netloc or any(char in re.sub(r"{(vm_name|resource_group)}", "", text) for char in '{}"<>\\^`|'):
         raise InvalidValue(expected)
@@ -449,8 +453,8 @@ def dashboard_url(text: str) -> str:
 
 
 def otlp_base(text: str) -> str:
-    """A collector's base URL, as given; `otlp.logs_url` appends /v1/logs. Raises `InvalidValue`."""
-    expected = 'an http or https URL without query, such as "http://127.0.0.1:4318"'
+    """Return a collector's base URL unchanged; `otlp.logs_url` appends /v1/logs. Raises `InvalidValue`."""
+    expected = 'an http or https URL without query, for example "http://127.0.0.1:4318"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.query or parts.fragment:
         raise InvalidValue(expected)
@@ -458,59 +462,57 @@ def otlp_base(text: str) -> str:
 
 
 def otlp_exact(text: str) -> str:
-    """A collector's whole URL for logs, used as is; without a path it means the root [OTLP exporter, Endpoint URLs].
+    """Return a collector's complete URL for logs; without a path, the root is used [OTLP exporter, Endpoint URLs].
 
     Raises `InvalidValue`.
     """
-    parts = split_url(text, ("http", "https"), 'an http or https URL, such as "http://127.0.0.1:4318/v1/logs"')
+    parts = split_url(text, ("http", "https"), 'an http or https URL, for example "http://127.0.0.1:4318/v1/logs"')
     if parts.fragment:
         raise InvalidValue("a URL without a fragment")
     return text if parts.path else parts._replace(path="/").geturl()
 
 
 def api_version(text: str) -> str:
-    """A calendar date as Azure writes its api-versions. Raises `InvalidValue`."""
+    """Return an api-version, a calendar date. Raises `InvalidValue`."""
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError
         date.fromisoformat(text)
     except ValueError:
-        raise InvalidValue('a date such as "2020-07-01"') from None
+        raise InvalidValue('a date, for example "2020-07-01"') from None
     return text
 
 
 def listen_address(text: str) -> str:
-    """An address to listen on, as given. Raises `InvalidValue`."""
+    """Return an address to listen on, unchanged. Raises `InvalidValue`."""
     split_address(text)
     return text
 
 
 def namespace(text: str) -> str:
-    """The host name of an Event Hubs namespace. Raises `InvalidValue`."""
+    """Return the host name of an Event Hubs namespace. Raises `InvalidValue`."""
     if not is_host_name(text) or "." not in text:
-        raise InvalidValue(
-            'a host name alone, without "sb://", port or slash, such as "contoso.servicebus.windows.net"'
-        )
+        raise InvalidValue('a host name without "sb://", port, or slash, for example "contoso.servicebus.windows.net"')
     return text
 
 
 def hub_name(text: str) -> str:
-    """The name of an event hub, by Azure's own rules. Raises `InvalidValue`."""
+    """Return the name of an event hub, valid by Azure's rules. Raises `InvalidValue`."""
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?", text):
-        raise InvalidValue("the name of an event hub: letters, digits, dots, dashes and underscores")
+        raise InvalidValue("the name of an event hub: letters, digits, dots, dashes, and underscores")
     return text
 
 
 def consumer_group(text: str) -> str:
-    """The name of a consumer group. Raises `InvalidValue`."""
+    """Return the name of a consumer group. Raises `InvalidValue`."""
     if not re.fullmatch(r"\$Default|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", text):
-        raise InvalidValue('the name of a consumer group, such as "$Default"')
+        raise InvalidValue('the name of a consumer group, for example "$Default"')
     return text
 
 
 def custom_endpoint(text: str) -> str:
-    """Where to connect instead of the namespace's own name (a private endpoint, a gateway). Raises `InvalidValue`."""
-    expected = 'a URL of scheme and host, such as "sb://10.1.2.3:5671"'
+    """Return the URL to use instead of the namespace's name (private endpoint, gateway). Raises `InvalidValue`."""
+    expected = 'a URL with only scheme, host, and port, for example "sb://10.1.2.3:5671"'
     parts = split_url(text if "//" in text else f"sb://{text}", ("sb", "amqps", "https"), expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or is_ipv6(parts.hostname or ""):
         raise InvalidValue(expected)
@@ -518,7 +520,7 @@ def custom_endpoint(text: str) -> str:
 
 
 def service_name(text: str) -> str:
-    """OpenTelemetry's `service.name`: anything but nothing. Raises `InvalidValue`."""
+    """Return OpenTelemetry's `service.name`, any non-empty text. Raises `InvalidValue`."""
     if not text.strip():
         raise InvalidValue("a name")
     return text.strip()

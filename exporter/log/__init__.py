@@ -1,7 +1,6 @@
 """The agent's own log: lines of an event name plus fields, on standard error or in a file, as logfmt or JSON.
 
-It may import `text` (for what a terminal may show), `secrets` and `files`; other packages only use
-`protocol.Logger`. Begin with `log.Log`, which renders a line; `writer` writes it, on a thread of its own, to a stream
-or to a `files.RotatingFile`. `log.captured_libraries` redirects what libraries report through `logging` and `warnings`
-into the same lines.
+May import `text` (for safe terminal output), `secrets`, and `files`; other packages only use `protocol.Logger`. Start
+with `log.Log`, which renders a line. `writer` writes it, on a separate thread, to a stream or a `files.RotatingFile`.
+`log.captured_libraries` redirects the messages of libraries (`logging`, `warnings`) to the same log.
 """

@@ -3,20 +3,20 @@
     log.info("document.changed", incarnation=3)
     ts=2026-01-01T00:00:00.000Z level=info event=document.changed incarnation=3
 
-A line can't be forged by what it quotes, holds no credential, is at most `MAX_LINE` bytes long and is written whole or
-not at all. Logging never raises and never waits: a thread writes the lines (`writer`), from a bounded queue. Lines that
-find no room, or can't be written, are counted and reported (`log.lines_lost`) once lines can be written again. `close`
-waits a moment for the last lines; a process that is killed loses those that are in the queue.
+Quoted text can't forge a line. A line contains no credentials, has at most `MAX_LINE` bytes, and is written completely
+or not at all. Logging never raises and never blocks: a thread (`writer`) writes the lines from a bounded queue. Lines
+that don't fit in the queue, or can't be written, are counted and reported (`log.lines_lost`) as soon as lines can be
+written again. `close` waits a moment for the last lines; a killed process loses the lines in the queue.
 
-A failure that repeats is reported once, then counted, then reported to be over:
+A repeating failure is reported once, then counted, and its end is reported:
 
-    log.failing("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
+    log.failing("poll", "poll.failed", reason="timeout")   a line; repeats: one line per hour with repeated=N
     log.recovered("poll", "poll.recovered")                a line with failures=N and lasted_seconds, after a failure
-    log.recovered("poll", "poll.recovered", quiet=60)      the same once it has lasted: flapping is reported once
+    log.recovered("poll", "poll.recovered", quiet=60)      the same after 60 s without failure: flapping is one failure
 
-The lines are rendered here, with `json` of the standard library, and not by structlog: its renderer of logfmt writes
-control characters as they are and a tab without quotation marks, so that a Description could act on a terminal or make
-up fields, and neither of its renderers can leave out the fields that do not fit (docs/decisions.md).
+Lines are rendered with the standard library's `json` instead of structlog: structlog's logfmt renderer doesn't escape
+control characters and doesn't quote tabs, so an event's Description could control a terminal or forge fields, and
+neither of its renderers can drop fields that don't fit (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from exporter.secrets import Secret, Sieve
 from exporter.text.terminal import PREFIXES, printable
 
 MAX_LINE: Final = 4000
-"""Bytes, without a priority. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
+"""Bytes, without a priority. Writes of up to PIPE_BUF (4096 on Linux) to a pipe are atomic."""
 MAX_VALUE: Final = 1000
-"""Characters of one value."""
+"""Maximum length of one value, in characters."""
 CLOSE_SECONDS: Final = 1.0
-"""How long the end of a command waits for its last lines."""
+"""How long a command waits for its last lines when it ends."""
 REMIND_SECONDS: Final = 3600.0
 
 _RANK: Final[Mapping[str, int]] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
@@ -61,30 +61,30 @@ QUIET: Final[Mapping[str, int]] = {
         logging.CRITICAL,
     ),
 }
-"""Loggers and the level below which their messages are dropped: a failed send is logged as such. azure.eventhub warns
-about each reconnect of an idle link, which is normal here; OpenTelemetry repeats values."""
+"""Loggers and the level below which their messages are dropped. Failed sends are logged by the agent. azure.eventhub
+warns about each reconnect of an idle link, which is normal here; OpenTelemetry repeats values."""
 _BARE: Final = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
 
 
 class _Failure(Struct):
-    """A failure that goes on. Times are seconds of the monotonic clock."""
+    """A continuing failure. Times are seconds of the monotonic clock."""
 
     began: float
     last_began: float
-    """When it last began: a flapping failure is one failure."""
+    """When it last started: a flapping failure is one failure."""
     ended: float | None = None
     """When it last ended; None while it lasts."""
     count: int = 0
     reported: dict[str, float] = field(default_factory=dict)
-    """The reasons that were reported, with the time of the last report."""
+    """The reported reasons, with the time of the last report."""
     unreported: int = 0
     quiet: float = 0.0
-    """For how many seconds it must not return to be over."""
+    """Seconds without failure after which it counts as ended."""
     recovery: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
-    """The event and the fields of the line that reports it to be over."""
+    """The event and the fields of the line that reports its end."""
 
     def is_due(self, reason: str, now: float) -> bool:
-        """Whether to report it now: the reason is a new one, or was last reported an hour ago."""
+        """Return whether to report it now: the reason is new, or was last reported at least an hour ago."""
         last = self.reported.get(reason)
         if last is None:
             return len(self.reported) < _MAX_REASONS
@@ -92,9 +92,9 @@ class _Failure(Struct):
 
 
 class Log:
-    """Writes lines to a stream; safe to use from any thread and from signal handlers.
+    """A log that writes lines to a stream; safe to use from any thread and from signal handlers.
 
-    Fields are keywords; `key`, `level`, `event` and `quiet` are taken by the parameters.
+    Fields are keywords. `key`, `level`, `event`, and `quiet` are parameters and can't be fields.
     """
 
     def __init__(
@@ -108,9 +108,12 @@ class Log:
         hide: Iterable[Secret] = (),
         priorities: bool = False,
     ) -> None:
-        """`stream` None writes nothing and starts no thread. `clock` gives POSIX seconds for `ts`, `monotonic` those of
-        a monotonic clock for durations. `hide` are secrets that are replaced in every line. With `priorities` each line
-        begins with its own for the journal, which takes it away (`text.terminal`)."""
+        """Create a log. With `stream` None it writes nothing and starts no thread.
+
+        `clock` returns POSIX seconds for `ts`, `monotonic` the seconds of a monotonic clock for durations. `hide` are
+        secrets to replace in every line. With `priorities`, each line starts with a priority, which the journal strips
+        (`text.terminal`).
+        """
         self._rank = _RANK[level]
         render = _json if format == "json" else _logfmt
         self._renderer = _Renderer(render, clock, Sieve(hide), PREFIXES if priorities else {})
@@ -121,26 +124,26 @@ class Log:
         if stream is not None:
             output = stream if isinstance(stream, LineWriter) else UnbufferedStream(stream)
             self._writer = BackgroundWriter(output, self._renderer.lines_lost)
-            weakref.finalize(self, self._writer.end).atexit = False  # its thread must not outlive a log that is gone
+            weakref.finalize(self, self._writer.end).atexit = False  # its thread must not outlive the log
 
     def debug(self, event: str, **fields: object) -> None:
-        """Log something that only helps to find a bug."""
+        """Log an event that is only useful for debugging."""
         self._log("debug", event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Log something that is expected."""
+        """Log an expected event."""
         self._log("info", event, fields)
 
     def warn(self, event: str, **fields: object) -> None:
-        """Log something that is not as it should be while the agent continues."""
+        """Log a problem despite which the agent continues."""
         self._log("warn", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Log that something was lost, or needs a person."""
+        """Log a loss, or a problem that needs an operator."""
         self._log("error", event, fields)
 
     def failing(self, key: str, event: str, level: LogLevel = "warn", **fields: object) -> None:
-        """Log a failure that may repeat: when it begins, when its `reason` field is a new one, then each hour."""
+        """Log a failure that may repeat: when it starts, when its `reason` field is new, and then every hour."""
         reason = _text(fields.get("reason", ""))[:64]
         now = self._monotonic()
         with self._lock:
@@ -161,10 +164,10 @@ class Log:
         self._log(level, event, fields)
 
     def recovered(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
-        """Log that the failure `key` has ended, with its number and duration, if there was one.
+        """Log that the failure `key` has ended, with its count and duration, if there was one.
 
-        With `quiet`, a failure that lasted less than so many seconds may return at once: its end is logged by the first
-        call that is so many seconds after it, if it did not return.
+        With `quiet`, the end of a failure that lasted less than `quiet` seconds is logged by the first call at least
+        `quiet` seconds after it, if the failure hasn't returned.
         """
         with self._lock:
             failure = self._failures.get(key)
@@ -177,11 +180,11 @@ class Log:
             self._report_recovery(key, now)
 
     def _report_recovery(self, key: str, now: float) -> None:
-        """Report that the failure is over, if it is."""
+        """Log the end of the failure `key`, if it counts as ended."""
         failure = self._failures.get(key)
         if failure is None or failure.ended is None:
             return
-        if 0 <= now - failure.ended < failure.quiet:  # a clock that was set back must not keep it for ever
+        if 0 <= now - failure.ended < failure.quiet:  # a clock that was set back must not keep it open
             return
         del self._failures[key]
         event, fields = failure.recovery
@@ -189,11 +192,11 @@ class Log:
         self._log("info", event, {**fields, "failures": failure.count, "lasted_seconds": lasted})
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until every line so far is written or counted as lost, for at most so many seconds. Whether it is."""
+        """Wait for at most `seconds` until every line so far is written or counted as lost. Return whether it is."""
         return self._writer is None or self._writer.flush(seconds)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Give the last lines so many seconds to be written, then let the thread end. A later line starts another."""
+        """Wait for at most `seconds` for the last lines, then end the thread. A later line starts a new one."""
         self.flush(seconds)
         if self._writer is not None:
             self._writer.end()
@@ -204,7 +207,7 @@ class Log:
 
 
 class _Renderer:
-    """Makes a line of an event and its fields. It does not know the log: the thread that writes holds it."""
+    """The renderer of lines. It has no reference to the log, since the writer thread keeps a reference to it."""
 
     def __init__(
         self,
@@ -219,7 +222,7 @@ class _Renderer:
         self._redact = redact
 
     def line(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
-        """The line, of now."""
+        """Return a line with the current time."""
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         shown = {"ts": moment, "level": level, "event": self._clean(event)}
         for key, value in fields.items():
@@ -227,11 +230,11 @@ class _Renderer:
         return self._prefixes.get(level, "").encode() + self._render(shown)
 
     def lines_lost(self, count: int) -> bytes:
-        """The line that reports how many are missing in its place."""
+        """Return the line that replaces `count` lost lines."""
         return self.line("warn", "log.lines_lost", {"lines": count})
 
     def _clean(self, value: object) -> object:
-        """A value that may be logged: numbers, booleans and None unchanged, all else as short text without secrets."""
+        """Return a loggable value: numbers, booleans, and None unchanged, others as short text without secrets."""
         if value is None or isinstance(value, bool | int):
             return value if abs(value or 0) < _LONGEST_INTEGER else "a very long integer"
         if isinstance(value, float) and abs(value) < float("inf"):
@@ -241,7 +244,7 @@ class _Renderer:
 
 
 def _text(value: object) -> str:
-    """Any object as text. Never raises."""
+    """Return any object as text. Never raises."""
     try:
         if isinstance(value, str):
             return str(value)
@@ -264,12 +267,12 @@ def _key(key: str) -> str:
 
 
 def _encoded(value: object) -> str:
-    """A value as JSON that can't end the string or the line, nor control a terminal."""
+    """Return a value as JSON that can't end the string or the line, or control a terminal."""
     return printable(json.dumps(value, ensure_ascii=False))
 
 
 def _logfmt(fields: Mapping[str, object]) -> bytes:
-    """Words without a space, quotation mark or anything else that needs care stay bare, other text is a JSON string."""
+    """Return a logfmt line. Text without spaces and special characters is bare, other text is a JSON string."""
     parts = [
         f"{key}={value if isinstance(value, str) and _BARE.fullmatch(value) else _encoded(value)}"
         for key, value in fields.items()
@@ -282,7 +285,7 @@ def _json(fields: Mapping[str, object]) -> bytes:
 
 
 def _fit(parts: list[str], separator: str, first: str, mark: str, last: str) -> bytes:
-    """A line of at most `MAX_LINE` bytes; fields that do not fit are left out, which `mark` shows."""
+    """Return a line of at most `MAX_LINE` bytes; fields that don't fit are dropped, which `mark` shows."""
     line = (first + separator.join(parts) + last + "\n").encode()
     if len(line) <= MAX_LINE:
         return line
@@ -297,15 +300,14 @@ def _fit(parts: list[str], separator: str, first: str, mark: str, last: str) -> 
 
 
 class LibraryHandler(logging.Handler):
-    """One handler for all libraries. A message that a library repeats is logged as a failure that does: once, then each
-    hour with the number of repeats."""
+    """A handler for all libraries. Repeated messages are repeating failures: logged once, then hourly with a count."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one message on; a message that can't be formatted is passed on as it is."""
+        """Log a library's message; one that can't be formatted is logged unformatted."""
         fields: dict[str, Any] = {"logger": record.name, "message": _message(record)}
         if record.exc_info and record.exc_info[1] is not None:
             fields["error"] = record.exc_info[1]
@@ -313,19 +315,19 @@ class LibraryHandler(logging.Handler):
         self._log.failing(f"library.{record.name}.{str(record.msg)[:200]}", "library.message", level=level, **fields)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
-        """Do nothing: the standard one prints a traceback, with the arguments in it."""
+        """Do nothing: the standard implementation prints a traceback with the arguments."""
 
 
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # arguments that do not fit the format, or raise when printed, are a library's bug
+    except Exception:  # a library's bug: arguments that don't match the format, or raise when formatted
         return str(record.msg)
 
 
 @contextmanager
 def captured_libraries(log: Log) -> Iterator[None]:
-    """Within, all of `logging` and `warnings` goes to `log` alone; afterwards everything is as it was."""
+    """Redirect `logging` and `warnings` to `log` while the block runs, then restore the previous configuration."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in QUIET}

@@ -6,23 +6,26 @@ from typing import Any, Protocol
 
 
 class Logger(Protocol):
-    """A log of events, each a name plus fields. A repeating failure is logged once (`failing`), then counted, and its
-    end is logged (`recovered`); `key` identifies the failure."""
+    """A log of events, each a name plus fields.
+
+    A repeating failure is logged once (`failing`), then counted, and its end is logged (`recovered`); `key` identifies
+    the failure.
+    """
 
     def info(self, event: str, **fields: object) -> None:
-        """Log something that is expected."""
+        """Log an expected event."""
 
     def warn(self, event: str, **fields: object) -> None:
-        """Log something that a person should examine within a day."""
+        """Log an event that needs attention within a day."""
 
     def error(self, event: str, **fields: object) -> None:
-        """Log something that a person should examine now."""
+        """Log an event that needs attention now."""
 
     def failing(self, key: str, event: str, **fields: Any) -> None:
-        """Log a failure that may repeat: a line at first, then one now and then with the number of those between."""
+        """Log a failure that may repeat: one line at first, then occasional lines with the number of repeats."""
 
     def recovered(self, key: str, event: str, **fields: Any) -> None:
-        """Log that the failure of this key has ended, if there was one and it does not return for `quiet` seconds."""
+        """Log that the failure `key` has ended, if there was one and it doesn't return within `quiet` seconds."""
 
 
 class NullLogger:

@@ -1,7 +1,7 @@
-"""Writes lines on a thread of its own: who logs never waits for a reader that does not read, a disk or a console.
+"""Writes lines on a separate thread, so that logging never waits for a blocked reader, disk, or console.
 
-One mechanism for every system and stream. A pipe that nobody drains has no time limit on Windows, where `poll` knows
-sockets alone; a console there takes nothing while somebody selects text in it.
+One mechanism for every system and stream. On Windows, writing to a full pipe can't be limited in time (`poll` supports
+only sockets), and a console blocks writers while text is selected in it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Final, Protocol, TextIO, runtime_checkable
 MAX_WAITING_LINES: Final = 1000
 MAX_WAITING_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 0.1
-"""After a pipe without room that another process made non-blocking."""
+"""Delay before a retry if a pipe is full and another process made it non-blocking."""
 
 
 @runtime_checkable
 class LineWriter(Protocol):
-    """Where whole lines go."""
+    """A destination for complete lines."""
 
     def write_line(self, line: bytes) -> None:
-        """Write the line, however long that takes. Raises when not all of it was written."""
+        """Write the line; may block without limit. Raises if the line wasn't written completely."""
 
 
 class UnbufferedStream:
-    """A text stream as a `LineWriter`. Its buffers are passed by, so that each line is written at once and as UTF-8.
+    """A text stream as a `LineWriter`. It bypasses the stream's buffers: each line is written at once, as UTF-8.
 
-    One write of a line is whole and mixes with no other writer of the same pipe: PIPE_BUF (4096 bytes on Linux) is
-    more than a line, and Windows finishes one write to a pipe before it begins the next.
+    The write of a line to a pipe is atomic: a line is shorter than PIPE_BUF (4096 bytes on Linux), and Windows finishes
+    one write to a pipe before it starts the next.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -39,7 +39,7 @@ class UnbufferedStream:
         self._torn = False
 
     def write_line(self, line: bytes) -> None:
-        """Write the line. Raises OSError for a full disk or a reader that is gone, ValueError for a closed stream."""
+        """Write the line. Raises OSError for a full disk or a closed pipe, ValueError for a closed stream."""
         raw = _unbuffered(self._stream)
         if raw is None:
             self._stream.write(line.decode())
@@ -56,43 +56,43 @@ class UnbufferedStream:
 
 
 def _unbuffered(stream: TextIO) -> Any:
-    """The stream's bytes without a buffer, None for one that has no bytes. Determined each time: it may be closed."""
+    """Return the stream's unbuffered binary stream; None for a pure text stream."""
     buffer = getattr(stream, "buffer", None)
     return getattr(buffer, "raw", buffer)
 
 
 class BackgroundWriter:
-    """A bounded queue of lines and the thread that writes them, which the first line starts.
+    """A bounded queue of lines, and the thread that writes them, which the first line starts.
 
-    Lines that find no room, or can't be written, are counted; `lost_note` makes the line that reports how many, which
-    is written in their place as soon as lines can be written again.
+    Lines that don't fit, or can't be written, are counted; `lost_note` makes the line with their number, which is
+    written in their place as soon as lines can be written again.
     """
 
     def __init__(
         self,
         output: LineWriter,
         lost_note: Callable[[int], bytes],
-        # Not by `threading`, whose start takes a lock that is not reentrant, and waits for the new thread.
+        # Not `threading`: its start acquires a lock that isn't reentrant, and waits for the new thread.
         start_thread: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread,
     ) -> None:
-        """`start_thread` raises RuntimeError when the system has no more threads."""
+        """Create an idle writer. `start_thread` raises RuntimeError if the system can't start another thread."""
         self._output = output
         self._lost_note = lost_note
         self._start_thread = start_thread
-        # The lock of a Condition is reentrant: a signal handler may log while its thread is logging. It is never held
-        # while something is written.
+        # The lock of a Condition is reentrant: a signal handler may log while its thread is logging. It's never held
+        # during a write.
         self._changed = threading.Condition()
         self._waiting: deque[bytes | int] = deque()
-        """Lines, and between them how many found no room there."""
+        """Lines and, between them, the number of lines that didn't fit there."""
         self._bytes = 0
         self._running = False
         self._writing = False
         self._ending = False
         self._lost = 0
-        """The lines before the next one that are not yet reported; for the thread alone."""
+        """Number of unreported lost lines before the next line; used only by the thread."""
 
     def put(self, line: bytes) -> None:
-        """Have the line written. Never waits, never raises."""
+        """Queue the line. Never blocks, never raises."""
         size = len(line)
         with self._changed:
             if len(self._waiting) < MAX_WAITING_LINES and self._bytes + size <= MAX_WAITING_BYTES:
@@ -106,14 +106,14 @@ class BackgroundWriter:
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until every line is written or lost, for at most so many seconds. Whether it came to that."""
+        """Wait for at most `seconds` until every line is written or lost. Return whether that is so."""
         with self._changed:
             if self._waiting:
                 self._start()
             return self._changed.wait_for(lambda: not self._waiting and not self._writing, seconds)
 
     def end(self) -> None:
-        """Let the thread end once every line is written; a later line starts another."""
+        """End the thread when every line is written; a later line starts a new one."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class BackgroundWriter:
                 self._lost += 1
 
     def _next(self) -> bytes | int | None:
-        """The next entry, or None when the thread is to end."""
+        """Wait for the next entry and return it; None if the thread should end."""
         with self._changed:
             self._writing = False
             self._changed.notify_all()
@@ -151,7 +151,7 @@ class BackgroundWriter:
             return entry
 
     def _report_lost(self) -> bool:
-        """Whether there is nothing left to report."""
+        """Report lost lines. Return whether none are left to report."""
         if self._lost and not self._write(self._lost_note(self._lost)):
             return False
         self._lost = 0
@@ -160,6 +160,6 @@ class BackgroundWriter:
     def _write(self, line: bytes) -> bool:
         try:
             self._output.write_line(line)
-        except Exception:  # whatever a stream raises, the log goes on
+        except Exception:  # the log must continue, whatever a stream raises
             return False
         return True

@@ -1,5 +1,5 @@
-"""What only Windows has: access lists, console events, clock rates, boot ids, the service manager and the Event Log.
+"""Windows only: access lists, console events, clock rates, boot ids, the service manager, and the Event Log.
 
-It imports the standard library and pywin32, which is imported nowhere else, and nothing of this package. Each module
-can be imported on every system; what needs Windows is imported where it is called. Begin with `access`.
+Imports the standard library and pywin32, which no other package imports, and no other package of this program. Each
+module can be imported on every system: functions import pywin32 when they're called. Start with `access`.
 """

@@ -1,11 +1,11 @@
-"""Access lists: who may do what with a file or a folder. On Windows the modes of POSIX mean nothing.
+"""Windows access lists: the rights of accounts to a file or a folder. POSIX modes have no meaning on Windows.
 
-A list of ours is protected: nothing is inherited from the folder above. SYSTEM and Administrators have full access, and
-those that are named have what is said. Accounts are named by their SID alone, since their names differ from language to
-language [Well-known SIDs]. The texts are SDDL [Security Descriptor Definition Language; ACE strings].
+Lists made here are protected: they inherit nothing from the parent folder. SYSTEM and Administrators have full access,
+and listed accounts have the given rights. Accounts are identified only by their SID, since their names depend on the
+language of the system [Well-known SIDs]. Texts are SDDL [Security Descriptor Definition Language; ACE strings].
 
-What is judged is data (`AccessList`, `others`), so that it can be tried on every system; the functions that take a path
-need Windows, and raise OSError with `winerror` as the system's own calls do.
+Checks work on data (`AccessList`, `others`), so that they can be tested on every system. Functions that take a path
+need Windows, and raise OSError with `winerror`, like the system's calls.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from _win32typing import PyACL, PySECURITY_ATTRIBUTES
 
 READ: Final = 0x1200A9
-"""FILE_GENERIC_READ and FILE_GENERIC_EXECUTE: read files, list and pass folders [File access rights]."""
+"""FILE_GENERIC_READ and FILE_GENERIC_EXECUTE: read files, list and traverse folders [File access rights]."""
 MODIFY: Final = 0x1301BF
-"""Read, write, make and delete, but not give the right to others."""
+"""Read, write, create, and delete, but not change permissions."""
 FULL: Final = 0x1F01FF
 """FILE_ALL_ACCESS."""
 
@@ -42,30 +42,29 @@ EVERYONE: Final = "S-1-1-0"
 CREATOR_OWNER: Final = "S-1-3-0"
 OWNER_RIGHTS: Final = "S-1-3-4"
 SERVICE_NAME: Final = "azure-scheduled-events-exporter"
-"""The service as the service manager knows it; its account is `NT SERVICE\\` and this name."""
+"""Name of the service in the service manager; its account is `NT SERVICE\\` and this name."""
 
 Entry = tuple[str, int]
-"""A SID and its rights: `READ`, `MODIFY` or `FULL`."""
+"""A SID and its rights: `READ`, `MODIFY`, or `FULL`."""
 
-NO_LISTS: Final = "its file system keeps no access lists"
+NO_LISTS: Final = "its file system does not support access lists"
 
 _SID: Final = re.compile(r"S-1-[0-9]{1,15}(-[0-9]{1,10}){1,15}")
 _ALLOW, _DENY = 0, 1
 _OBJECT_INHERIT, _INHERIT_ONLY = 0x1, 0x8
 _READS: Final = 0x1 | 0x40000 | 0x80000 | 0x10000000 | 0x80000000
-"""FILE_READ_DATA, WRITE_DAC, WRITE_OWNER, GENERIC_ALL, GENERIC_READ: who has one of them can read, or can see to it."""
+"""FILE_READ_DATA, WRITE_DAC, WRITE_OWNER, GENERIC_ALL, GENERIC_READ: a holder can read, or gain access."""
 _REPLACES: Final = 0x40 | 0x10000 | 0x40000 | 0x80000 | 0x10000000
-"""FILE_DELETE_CHILD, DELETE, WRITE_DAC, WRITE_OWNER, GENERIC_ALL: a holder can put another folder in the place of this
-one or of one in it."""
+"""FILE_DELETE_CHILD, DELETE, WRITE_DAC, WRITE_OWNER, GENERIC_ALL: a holder can replace this folder or one in it."""
 ADDS: Final = 0x2
-"""FILE_ADD_FILE, to make files in a folder."""
+"""FILE_ADD_FILE: create files in a folder."""
 _FILLS: Final = _REPLACES | ADDS | 0x40000000
-"""Also GENERIC_WRITE: a holder can make or remove files in the folder."""
+"""Also GENERIC_WRITE: a holder can create or remove files in the folder."""
 _FILE_PERSISTENT_ACLS: Final = 0x8
 
 
 def service_sid(name: str) -> str:
-    r"""The SID of `NT SERVICE\name`: S-1-5-80 and the SHA-1 of the name in upper case [Service SIDs, `sc showsid`]."""
+    r"""Return the SID of `NT SERVICE\name`: S-1-5-80 and the SHA-1 of the upper-case name [Service SIDs; sc showsid]."""
     digest = hashlib.sha1(name.upper().encode("utf-16-le"), usedforsecurity=False).digest()
     return "S-1-5-80-" + "-".join(str(part) for part in struct.unpack("<5I", digest))
 
@@ -74,7 +73,7 @@ TRUSTED_INSTALLER: Final = service_sid("TrustedInstaller")
 NO_OTHERS: Final = frozenset(
     {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, CREATOR_OWNER, OWNER_RIGHTS, service_sid(SERVICE_NAME)}
 )
-"""Who may read what is private: the system, its administrators, who owns it, and the service of this program."""
+"""Accounts that may read private files: the system, administrators, the owner, and the service of this program."""
 _GROUPS_OF_ALL: Final = frozenset(
     {
         EVERYONE,
@@ -82,14 +81,14 @@ _GROUPS_OF_ALL: Final = frozenset(
         *("S-1-5-32-545", "S-1-5-32-546", "S-1-5-32-555"),
     }
 )
-"""Groups that any user may be in: Everyone, those by the way of logging on, Authenticated Users, Users, Guests."""
+"""Groups that can include any user: Everyone, groups by logon type, Authenticated Users, Users, Guests."""
 _DOMAIN_USERS: Final = "-513"
 
 
 class Ace(Struct, frozen=True):
-    """One entry of an access list: for whom, the access mask, its type and its flags [ACE_HEADER].
+    """One entry of an access list: the account, the access mask, the type, and the flags [ACE_HEADER].
 
-    `sid` is "" for an entry of a type that is not known here.
+    `sid` is "" for an entry of an unsupported type.
     """
 
     sid: str
@@ -99,18 +98,17 @@ class Ace(Struct, frozen=True):
 
 
 class AccessList(Struct, frozen=True):
-    """Who owns a file, and who may do what with it. `entries` None, a NULL list, lets everybody do everything."""
+    """The owner and the access list of a file. `entries` None is a NULL list, which grants everyone full access."""
 
     owner: str
     entries: tuple[Ace, ...] | None
 
 
 def others(found: AccessList, user: str, rights: int = _READS, *, files: bool = True) -> list[str]:
-    """The SIDs of those that have one of the `rights`, by default to read, but for `NO_OTHERS`, the owner and `user`;
-    "" for an entry that is not known.
+    """Return the SIDs with one of the `rights` (default: read), except `NO_OTHERS`, the owner, and `user`.
 
-    Of a folder also those that have it for the `files` that are made in it. What a group is denied is not taken from
-    its members' own entries: this never finds fewer than there are.
+    "" means an entry of an unsupported type. With `files`, includes rights that a folder passes on to files created in
+    it. Denials for a group aren't applied to entries of its members, so the result is never too short.
     """
     if found.entries is None:
         return [EVERYONE]
@@ -129,11 +127,11 @@ def others(found: AccessList, user: str, rights: int = _READS, *, files: bool = 
 def intruder(
     path: str, user: str, read: Callable[[str], AccessList], is_link: Callable[[str], bool]
 ) -> tuple[str, str] | None:
-    """The folder on the way to a file in which a stranger decides what the file is, and that account's SID.
+    """Return the first folder of a path that lets another account replace the file, and that account's SID.
 
-    A stranger is an owner that `is_strange`, and a group of all users that may make or remove files in the file's own
-    folder, or put another folder in the place of one above it. A link is one too, with "" for the SID: what it leads to
-    is not judged. None if administrators decide alone. Raises what `read` and `is_link` raise.
+    Such an account is an owner that `is_strange`, or a group of all users that may create or remove files in the file's
+    folder, or replace one of its parents. A link counts too, with "" as SID; its target is not checked. Return None if
+    only administrators control the file. Raises what `read` and `is_link` raise.
     """
     folder, rights = os.path.dirname(os.path.normpath(path)), _FILLS
     while True:
@@ -152,25 +150,25 @@ def intruder(
 
 
 def list_text(entries: Sequence[Entry], *, folder: bool) -> str:
-    """A protected access list as SDDL: SYSTEM and Administrators, then the entries.
+    """Return a protected access list as SDDL: SYSTEM and Administrators, then the entries.
 
-    Of a folder it is inherited by what is made in it. Raises ValueError for what is no SID.
+    Files in a folder inherit its list. Raises ValueError for an invalid SID.
     """
     flags = "OICI" if folder else ""
     aces = {SYSTEM: FULL, ADMINISTRATORS: FULL}
     for sid, rights in entries:
         if not _SID.fullmatch(sid):
-            raise ValueError("expected a SID such as S-1-5-18")
+            raise ValueError("expected a SID, for example S-1-5-18")
         aces[sid] = aces.get(sid, 0) | rights
     return "D:P" + "".join(f"(A;{flags};{rights:#x};;;{sid})" for sid, rights in aces.items())
 
 
 def closing_commands(path: str | Path, rights: int, *, folder: bool, accounts: Iterable[str] = ()) -> str:
-    """The commands that give a file or a folder to SYSTEM, Administrators, and with `rights` to these accounts.
+    """Return the commands that restrict a file or a folder to SYSTEM, Administrators, and, with `rights`, `accounts`.
 
-    `accounts` are SIDs, by default those of our service and of the user of this process: the names of accounts are
-    translated. The first command takes away the entries that are there, which /grant would leave [icacls]. Each can be
-    typed in PowerShell as in cmd. Raises OSError.
+    `accounts` are SIDs, since account names are translated; by default the service and the user of this process. The
+    first command removes existing entries, which /grant would keep [icacls]. The commands work in PowerShell and cmd.
+    Raises OSError.
     """
     letters = {READ: "RX" if folder else "R", MODIFY: "M", FULL: "F"}
     inherited = "(OI)(CI)" if folder else ""
@@ -181,35 +179,34 @@ def closing_commands(path: str | Path, rights: int, *, folder: bool, accounts: I
 
 
 def protect_file(path: str | Path, entries: Sequence[Entry] = ()) -> None:
-    """Give the file a protected list: SYSTEM, Administrators, the user of this process, and `entries`.
+    """Set a protected list on the file: SYSTEM, Administrators, the user of this process, and `entries`.
 
-    Raises OSError, also where others have access all the same.
+    Raises OSError, also if other accounts still have access.
     """
     _protect(path, [(current_user(), FULL), *entries], folder=False)
 
 
 def protect_folder(path: str | Path, entries: Sequence[Entry]) -> None:
-    """Give the folder a protected list: SYSTEM, Administrators and `entries`, the user of this process only if named.
+    """Set a protected list on the folder: SYSTEM, Administrators, and `entries`, but not the user of this process.
 
-    What is made in it inherits the list, and so does what is in it, but for what has a protected list of its own.
-    Raises OSError.
+    New and existing contents inherit the list, except those with their own protected list. Raises OSError.
     """
     _protect(path, entries, folder=True)
 
 
 def make_file(path: str | Path) -> None:
-    """Make an empty file that only SYSTEM, Administrators and the user of this process have access to.
+    """Create an empty file to which only SYSTEM, Administrators, and the user of this process have access.
 
-    It inherits from its folder where nobody else has access there, and is protected elsewhere. Raises OSError,
-    FileExistsError among them.
+    It inherits from its folder if no one else has access there; otherwise it gets a protected list. Raises OSError,
+    including FileExistsError.
     """
     inherits = False
-    with contextlib.suppress(OSError):  # a folder whose list may not be read
+    with contextlib.suppress(OSError):  # a folder whose list can't be read
         inherits = is_private(os.path.dirname(os.path.abspath(path)))
     text = list_text([(current_user(), FULL)], folder=False)
     with _system_errors(path):
-        import win32con  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import win32con  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         win32file.CreateFile(
             str(path),
@@ -223,38 +220,38 @@ def make_file(path: str | Path) -> None:
 
 
 def make_folder(path: str | Path, entries: Sequence[Entry] = ()) -> None:
-    """Make a folder with a protected list: SYSTEM, Administrators, the user of this process, and `entries`.
+    """Create a folder with a protected list: SYSTEM, Administrators, the user of this process, and `entries`.
 
-    Raises OSError, FileExistsError among them.
+    Raises OSError, including FileExistsError.
     """
     text = list_text([(current_user(), FULL), *entries], folder=True)
     with _system_errors(path):
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import win32file  # noqa: PLC0415  # only on Windows
 
         win32file.CreateDirectory(str(path), _attributes(text))
 
 
 def others_with_access(path: str | Path) -> list[str]:
-    """Those that may read the file or folder, but for `NO_OTHERS`, its owner and the user of this process.
+    """Return the accounts that may read the path, except `NO_OTHERS`, its owner, and the user of this process.
 
-    Names with their SIDs where they can be resolved, else the SIDs. Everybody where the file system keeps no lists:
-    there it has a NULL list. Raises OSError.
+    Each is a name with its SID, or only the SID if it can't be resolved. If the file system doesn't support lists, the
+    result is Everyone (a NULL list). Raises OSError.
     """
     return [_named(sid) for sid in others(access_list(path), current_user())]
 
 
 def is_strange(owner: str, user: str) -> bool:
-    """Whether a folder's owner, who may change its list at any time, is neither `user` nor one of `NO_OTHERS`."""
+    """Return whether an owner, which may change the list at any time, is neither `user` nor one of `NO_OTHERS`."""
     return owner not in {*NO_OTHERS, user}
 
 
 def is_exposed(path: str) -> bool:
-    """Whether a stranger may decide what the file is (`intruder`). Raises OSError. Elsewhere than on Windows: False."""
+    """Return whether another account can replace the file (`intruder`). Raises OSError. On other systems: False."""
     return sys.platform == "win32" and intruder(path, current_user(), access_list, is_link) is not None
 
 
 def exposure(path: str) -> str:
-    """The same as a clause about the folder concerned, "" for none. Raises OSError."""
+    """Return the result of `intruder` as a clause, "" for none. Raises OSError."""
     if sys.platform == "win32" and (found := intruder(path, current_user(), access_list, is_link)) is not None:
         folder, sid = found
         return f"{folder} can be changed by {_named(sid)}" if sid else f"{folder} is a link to another folder"
@@ -262,32 +259,32 @@ def exposure(path: str) -> str:
 
 
 def is_private(path: str | Path) -> bool:
-    """Whether `others_with_access` finds nobody, without asking for names. Raises OSError."""
+    """Return whether `others_with_access` would be empty, without resolving names. Raises OSError."""
     return not others(access_list(path), current_user())
 
 
-# What only the system can tell or do. pywin32 is imported where it is called: this module is imported on every system.
+# Calls of the system. The functions import pywin32, so that this module can be imported on every system.
 
 
 @contextlib.contextmanager
 def _system_errors(path: str | Path) -> Iterator[None]:
-    """Turns an error of pywin32 into the OSError that Python raises for its number; elsewhere there is no such call."""
+    """Turn an error of pywin32 into the OSError for its number. On other systems, raise OSError."""
     if sys.platform == "win32":
-        import pywintypes  # noqa: PLC0415  # of Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
 
         try:
             yield
         except pywintypes.error as error:
             raise OSError(0, error.strerror, str(path), error.winerror) from error
     else:
-        raise OSError(errno.ENOSYS, "access lists are those of Windows", str(path))
+        raise OSError(errno.ENOSYS, "access lists are only available on Windows", str(path))
 
 
 def current_user() -> str:
-    """The SID of the user that this process runs as. Raises OSError."""
+    """Return the SID of the user of this process. Raises OSError."""
     with _system_errors("the token of this process"):
-        import win32api  # noqa: PLC0415  # of Windows alone
-        import win32security  # noqa: PLC0415  # of Windows alone
+        import win32api  # noqa: PLC0415  # only on Windows
+        import win32security  # noqa: PLC0415  # only on Windows
 
         token = win32security.OpenProcessToken(win32api.GetCurrentProcess(), win32security.TOKEN_QUERY)
         user, _ = win32security.GetTokenInformation(token, win32security.TokenUser)
@@ -295,9 +292,9 @@ def current_user() -> str:
 
 
 def access_list(path: str | Path) -> AccessList:
-    """The list of a file or folder; a link is followed. Raises OSError."""
+    """Return the owner and list of a file or folder; links are followed. Raises OSError."""
     with _system_errors(path):
-        import win32security  # noqa: PLC0415  # of Windows alone
+        import win32security  # noqa: PLC0415  # only on Windows
 
         found = win32security.GetNamedSecurityInfo(
             str(path),
@@ -313,20 +310,20 @@ def _entries(found: PyACL | None) -> tuple[Ace, ...] | None:
 
 
 def _ace(entries: PyACL, number: int) -> Ace:
-    import win32security  # noqa: PLC0415  # of Windows alone
+    import win32security  # noqa: PLC0415  # only on Windows
 
     try:
         (kind, flags), mask, *rest = entries.GetAce(number)
-    except NotImplementedError:  # pywin32 does not read entries with conditions
+    except NotImplementedError:  # pywin32 doesn't support conditional entries
         return Ace("", _READS)
     return Ace(win32security.ConvertSidToStringSid(rest[-1]), mask & 0xFFFFFFFF, kind, flags)
 
 
 def keeps_lists(path: str | Path) -> bool:
-    """Whether the file system keeps access lists: FAT does not, nor do some shares. Raises OSError."""
+    """Return whether the file system supports access lists; FAT and some shares don't. Raises OSError."""
     with _system_errors(path):
-        import win32api  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import win32api  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         volume = win32file.GetVolumePathName(os.path.abspath(path))
         return bool(win32api.GetVolumeInformation(volume)[3] & _FILE_PERSISTENT_ACLS)
@@ -338,7 +335,7 @@ def _protect(path: str | Path, entries: Sequence[Entry], *, folder: bool) -> Non
     text = list_text(entries, folder=folder)
     named = {SYSTEM, ADMINISTRATORS, *(sid for sid, _ in entries)}
     with _system_errors(path):
-        import win32security  # noqa: PLC0415  # of Windows alone
+        import win32security  # noqa: PLC0415  # only on Windows
 
         wanted = win32security.ConvertStringSecurityDescriptorToSecurityDescriptor(text, win32security.SDDL_REVISION_1)
         win32security.SetNamedSecurityInfo(
@@ -351,21 +348,21 @@ def _protect(path: str | Path, entries: Sequence[Entry], *, folder: bool) -> Non
             None,
         )
         if _has_others(path, named):
-            # Wine inherits from the folder all the same; this call sets the list as it is given.
+            # Wine still inherits from the folder; this call sets exactly the given list.
             win32security.SetFileSecurity(str(path), win32security.DACL_SECURITY_INFORMATION, wanted)
     if _has_others(path, named):
-        raise OSError(errno.EACCES, "others have access all the same", str(path))
+        raise OSError(errno.EACCES, "other accounts still have access", str(path))
 
 
 def _has_others(path: str | Path, named: set[str]) -> bool:
-    """Whether the list has entries for others than those named; their owner may always read the list and change it."""
+    """Return whether the list has entries for accounts that aren't in `named` and aren't the owner."""
     found = access_list(path)
     return found.entries is None or any(entry.sid not in {*named, found.owner} for entry in found.entries)
 
 
 def _attributes(text: str) -> PySECURITY_ATTRIBUTES:
-    """What is made with these has the list of the text from its first moment."""
-    import win32security  # noqa: PLC0415  # of Windows alone
+    """Return security attributes that create a file with this list (SDDL)."""
+    import win32security  # noqa: PLC0415  # only on Windows
 
     attributes = win32security.SECURITY_ATTRIBUTES()
     attributes.SECURITY_DESCRIPTOR = win32security.ConvertStringSecurityDescriptorToSecurityDescriptor(
@@ -375,14 +372,14 @@ def _attributes(text: str) -> PySECURITY_ATTRIBUTES:
 
 
 def _named(sid: str) -> str:
-    """The account's name in the language of this system, with its SID."""
+    """Return the account's name in the language of this system, with its SID; only the SID if it can't be resolved."""
     if not sid:
-        return "an entry with a condition"
-    import pywintypes  # noqa: PLC0415  # of Windows alone
-    import win32security  # noqa: PLC0415  # of Windows alone
+        return "a conditional entry"
+    import pywintypes  # noqa: PLC0415  # only on Windows
+    import win32security  # noqa: PLC0415  # only on Windows
 
     try:
         name, domain, _ = win32security.LookupAccountSid(None, win32security.ConvertStringSidToSid(sid))
-    except pywintypes.error:  # of an account that was removed, or whose domain does not answer
+    except pywintypes.error:  # a removed account, or an unreachable domain
         return sid
     return f"{domain}\\{name} ({sid})" if domain else f"{name} ({sid})"

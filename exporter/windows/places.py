@@ -1,6 +1,6 @@
-"""The folder of this program below ProgramData, and the names of what is in it.
+"""The folder of this program in ProgramData, its contents, and properties of Windows paths.
 
-Names are joined as Windows joins them, on every system: the documentation is made on Linux.
+Paths are joined by Windows' rules on every system, since the documentation is generated on Linux.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ _USUAL: Final = r"C:\ProgramData"
 _DRIVE_AND_ROOT: Final = 3
 """Characters of `C:\\`."""
 _DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|\Z)")
-"""Names that mean a device in every folder, whatever comes after a dot [Naming files, paths, and namespaces]."""
+"""Names that mean a device in every folder, with any extension [Naming files, paths, and namespaces]."""
 _SHORT: Final = re.compile(r"[^.]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?")
-"""What an 8.3 name may look like, by which Windows finds a file of another name."""
-NO_SHARE: Final = "the outbox's journal, shared memory, works on no share"
+"""The form of 8.3 names, by which Windows finds files with other names."""
+NO_SHARE: Final = "the outbox's journal needs shared memory, which network shares do not support"
 _MAX_NAME: Final = 255
 _NAME_SURROGATE: Final = 0x20000000
-"""The bit of a reparse tag that stands for another name, as a junction does [IsReparseTagNameSurrogate]."""
+"""The bit of reparse tags that represent another name, such as junctions [IsReparseTagNameSurrogate]."""
 SHARING_VIOLATION: Final = 32
-"""ERROR_SHARING_VIOLATION: another program has the file open and lets nobody else do this with it."""
+"""ERROR_SHARING_VIOLATION: another program has the file open and doesn't share this access."""
 FILE_NOT_FOUND: Final = 2
-"""ERROR_FILE_NOT_FOUND: the folder was found, and no such name in it [System error codes]."""
+"""ERROR_FILE_NOT_FOUND: the folder exists, and doesn't contain the name [System error codes]."""
 
 
 def program_data(environ: Mapping[str, str]) -> str:
-    r"""`%ProgramData%\azure-scheduled-events-exporter`, below `C:\ProgramData` where the variable is no local folder.
+    r"""Return `%ProgramData%\azure-scheduled-events-exporter`, or a path in `C:\ProgramData` if the variable isn't local.
 
-    Names of variables have no case there.
+    Names of variables are case-insensitive on Windows.
     """
     base = next((value for name, value in environ.items() if name.upper() == "PROGRAMDATA"), "")
     return ntpath.join(base if is_on_a_drive(base) else _USUAL, FOLDER)
 
 
 def is_on_a_drive(path: str) -> bool:
-    r"""Whether the path begins with a drive and its root, as `C:\`.
+    r"""Return whether the path starts with a drive and its root, for example `C:\`.
 
-    Not `C:name`, of the working directory of that drive, and not `\name`, of the drive that is current.
+    False for `C:name` (relative to that drive's working directory) and `\name` (relative to the current drive).
     """
     return path[:1].isascii() and path[:1].isalpha() and path[1:_DRIVE_AND_ROOT] in (":\\", ":/")
 
 
 def is_fixed(path: str) -> bool:
-    r"""Whether the path means the same file whatever the working directory and the drive are.
+    r"""Return whether the path is independent of the working directory and the current drive.
 
-    So it begins with a drive and its root (`C:\`), or names a share (`\\server\share\`), a device or a literal path
-    (`\\.\`, `\\?\`). Python's own `isabs` has counted `\name` in until 3.13.
+    Such a path starts with a drive and its root (`C:\`), a share (`\\server\share\`), or the prefix of a device or a
+    literal path (`\\.\`, `\\?\`). Python's `isabs` also accepts `\name` before 3.13.
     """
     return is_on_a_drive(path) or path.replace("/", "\\").startswith("\\\\")
 
 
 def is_on_network(path: str) -> bool:
-    r"""Whether the path is one of a share, `\\server\share\` or `\\?\UNC\server\share\`.
+    r"""Return whether the path is on a share, `\\server\share\` or `\\?\UNC\server\share\`.
 
-    Of a drive that is a share under a letter only its real path is one (`os.path.realpath`).
+    For a mapped drive, pass the real path (`os.path.realpath`).
     """
     text = path.replace("/", "\\")
     literal = text[4:] if text.startswith("\\\\?\\") else ""
@@ -76,11 +76,11 @@ def is_on_network(path: str) -> bool:
 
 
 def is_own_name(path: str) -> bool:
-    r"""Whether the path names one file and no other, so that "not found" is true of the file that a person makes there.
+    r"""Return whether the path names exactly one file, so that "not found" is reliable for a file created there.
 
-    Not so a device (`NUL`, `com1.txt`), a name or a folder with a dot or a space at its end, which Windows drops, an
-    alternate data stream (`hold:stream`), a wildcard, an 8.3 name (`HOLDFI~1`), and what is in no folder of a file
-    system (`\\.\`). Folders count since an event's id may be one of them: `ID.` would find the files of `ID`.
+    False for a device (`NUL`, `com1.txt`), a file or directory name that ends in a dot or a space (Windows drops it),
+    an alternate data stream (`hold:stream`), a wildcard, an 8.3 name (`HOLDFI~1`), and paths outside file systems
+    (`\\.\`). Directory names matter since an event id can be one of them: `ID.` would find the files of `ID`.
     """
     text = path.replace("/", "\\")
     if text.startswith("\\\\.\\"):
@@ -98,25 +98,25 @@ def is_own_name(path: str) -> bool:
 
 
 def _is_changed(part: str) -> bool:
-    """Whether Windows makes something else of this part of a path: a device, or a name without its end."""
+    """Return whether Windows changes the meaning of this part of a path: to a device, or to a name without its end."""
     return bool(_DEVICE.match(part)) or (part[-1:] in (".", " ") and part not in (".", ".."))
 
 
 def is_link(path: str) -> bool:
-    """Whether the path itself is a symbolic link, or a junction, which every user can make. Raises OSError."""
+    """Return whether the path is a symbolic link or a junction; any user can create a junction. Raises OSError."""
     found = os.lstat(path)
     return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0) & _NAME_SURROGATE)
 
 
 def is_not_found(path: str) -> bool:
-    """Whether Windows itself says of the path that its folder has no such name, and nothing less clear.
+    """Return whether Windows reports that the folder doesn't contain this name. On other systems: False.
 
-    `os.lstat` says so too of a file that it may not open in a folder that does not list it, as a share with
-    access-based enumeration has them: it then looks through the folder. Elsewhere than on Windows: False.
+    `os.lstat` also reports that for a file that it can't open in a folder that doesn't list it (a share with
+    access-based enumeration), since it then searches the folder.
     """
     if sys.platform == "win32":
-        import pywintypes  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         try:
             win32file.GetFileAttributesEx(os.fspath(path))
@@ -126,15 +126,15 @@ def is_not_found(path: str) -> bool:
 
 
 def is_in_use(path: str) -> bool:
-    """Whether another program has the file open and keeps it from being removed. Elsewhere than on Windows: False.
+    """Return whether another program has the file open in a way that prevents its removal. On other systems: False.
 
-    To replace such a file fails with ERROR_ACCESS_DENIED, as it does without the right to; to open it for removal fails
-    with that only without the right.
+    Replacing such a file fails with ERROR_ACCESS_DENIED, as it does without permission. Opening it for removal fails
+    with that error only without permission.
     """
     if sys.platform == "win32":
-        import pywintypes  # noqa: PLC0415  # of Windows alone
-        import win32con  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
+        import win32con  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         shared = win32con.FILE_SHARE_READ | win32con.FILE_SHARE_WRITE | win32con.FILE_SHARE_DELETE
         flags = win32file.FILE_FLAG_OPEN_REPARSE_POINT | win32file.FILE_FLAG_BACKUP_SEMANTICS

@@ -1,14 +1,14 @@
-r"""The service manager of Windows: what it is asked for a service, and how a program reports to it what it is doing.
+r"""The Windows service manager: requests to it, and a program's status reports to it.
 
-    Manager           what the commands ask, as a protocol; `open_manager` gives that of this machine
-    ServiceDefinition what a service is made of
-    StatusReporter    the states of a service, each reported once and never backwards
+    Manager           the requests of the commands, as a protocol; `open_manager` returns this machine's manager
+    ServiceDefinition the definition of a service
+    StatusReporter    reports the states of a service, each once and in order
     Program           what a service runs; `serve` runs it and reports, `host` does both for the service manager
 
-A program that fails ends without reporting SERVICE_STOPPED, as Microsoft's own hosts of services do
-([Windows Service using BackgroundService]): the service manager then does its recovery actions. One that must not be
-tried again, since its configuration is wrong, reports SERVICE_STOPPED with an exit code of its own. With
-SERVICE_FAILURE_ACTIONS_FLAG the manager would restart both [SERVICE_FAILURE_ACTIONS_FLAG].
+A program that fails ends without reporting SERVICE_STOPPED, like Microsoft's service hosts ([Windows Service using
+BackgroundService]), so that the service manager runs the recovery actions. A program with invalid settings must not be
+restarted: it reports SERVICE_STOPPED with a service-specific exit code. With SERVICE_FAILURE_ACTIONS_FLAG, the manager
+would restart both [SERVICE_FAILURE_ACTIONS_FLAG].
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ServiceState(IntEnum):
-    """The states of a service that starts, runs and stops [SERVICE_STATUS]."""
+    """States of a service [SERVICE_STATUS]."""
 
     STOPPED = 1
     START_PENDING = 2
@@ -53,7 +53,7 @@ NOT_STARTED_BY_THE_MANAGER: Final = 1063
 SERVICE_SPECIFIC_ERROR: Final = 1066
 PROCESS_ABORTED: Final = 1067
 CALL_NOT_IMPLEMENTED: Final = 120
-"""Numbers of Windows [System Error Codes]."""
+"""Windows error numbers [System Error Codes]."""
 
 CONTROL_STOP: Final = 1
 CONTROL_INTERROGATE: Final = 4
@@ -61,20 +61,20 @@ CONTROL_SHUTDOWN: Final = 5
 CONTROL_PRESHUTDOWN: Final = 15
 _STOPS: Final = frozenset({CONTROL_STOP, CONTROL_SHUTDOWN, CONTROL_PRESHUTDOWN})
 ACCEPTED: Final = 0x1 | 0x4 | 0x100
-"""SERVICE_ACCEPT_STOP, _SHUTDOWN and _PRESHUTDOWN: the last comes while the network is still there."""
+"""SERVICE_ACCEPT_STOP, _SHUTDOWN, and _PRESHUTDOWN: the last one arrives while the network is still available."""
 
 START_HINT_MS: Final = 30_000
-"""To check an outbox of 100 MB on a slow disk takes seconds, at a start of the machine."""
+"""Checking an outbox of 100 MB on a slow disk takes seconds while the machine starts."""
 STOP_HINT_MS: Final = 10_000
 BAD_CONFIGURATION: Final = 2
-"""The exit code of a program that must not be started again before somebody has corrected its settings."""
+"""The exit code of a program that must not be restarted until its settings are corrected."""
 
 
 _OWN_COMMAND: Final = re.compile(r" service run(?: |\Z)")
 
 
 class ServiceManagerError(Exception):
-    """The service manager refuses. `number` is the error of Windows; the text is a sentence that says what to do."""
+    """An error of the service manager. `number` is the Windows error number; the text has the problem and the fix."""
 
     def __init__(self, number: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -82,7 +82,7 @@ class ServiceManagerError(Exception):
 
 
 class ServiceStatus(Struct, frozen=True):
-    """What a service is doing, and what it last ended with."""
+    """The state of a service, and its last exit codes."""
 
     state: int
     win32_exit_code: int = NO_ERROR
@@ -90,17 +90,17 @@ class ServiceStatus(Struct, frozen=True):
 
     @property
     def misconfigured(self) -> bool:
-        """Whether it ended since its settings are wrong. Of Windows' own numbers, 2 is a file that is not found."""
+        """Whether it ended because of invalid settings. In `win32_exit_code`, 2 would mean "file not found"."""
         return self.win32_exit_code == SERVICE_SPECIFIC_ERROR and self.specific_exit_code == BAD_CONFIGURATION
 
 
 class ServiceDefinition(Struct, frozen=True):
-    """What a service is made of. It starts with the machine, at once and not delayed, in a process of its own.
+    """The definition of a service that starts with the machine, without delay, in a separate process.
 
-    `command` are the program and its arguments. `restart_after` are the delays, in seconds, before it is started again
-    after the first, second, … failure; the last holds for all further ones, and after `reset_after` seconds without a
-    failure they are counted anew. `privileges` are those that its process keeps, and `preshutdown` is for how many
-    seconds a shutdown of the machine waits for it.
+    `command` is the program and its arguments. `restart_after` are the delays in seconds before restarts after the
+    first, second, … failure; the last one applies to all later failures. After `reset_after` seconds without a failure,
+    counting starts over. `privileges` are those that its process keeps. `preshutdown` is how many seconds a shutdown of
+    the machine waits for the service.
     """
 
     name: str
@@ -118,60 +118,60 @@ class Manager(Protocol):
     """The service manager. Every method raises `ServiceManagerError`."""
 
     def status(self, name: str) -> ServiceStatus | None:
-        """What the service is doing; None where there is no such service."""
+        """Return the status of the service; None if it doesn't exist."""
 
     def command(self, name: str) -> str:
-        """The command line of a service that there is."""
+        """Return the command line of an existing service."""
 
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
-        """Make the service, or change it to this definition. Returns a sentence for each part that Windows lacks."""
+        """Create or update the service. Return a sentence for each option that this Windows doesn't support."""
 
     def start(self, name: str) -> None:
-        """Start the service, and do not wait until it runs. One that runs is left alone."""
+        """Start the service without waiting; does nothing if it's running."""
 
     def stop(self, name: str) -> None:
-        """Tell the service to stop, and do not wait for it. One that does not run is left alone."""
+        """Request the service to stop, without waiting; does nothing if it isn't running."""
 
     def delete(self, name: str) -> None:
-        """Remove the service; it goes when it has stopped and nobody looks at it any more."""
+        """Remove the service; Windows completes this once it has stopped and no program has it open."""
 
 
 def command_line(words: Sequence[str]) -> str:
-    """The words as `ImagePath`, quoted as programs of Windows split it, the program always in quotation marks.
+    """Return the words as `ImagePath`, quoted by Windows' rules, with the program always in quotation marks.
 
-    Without them Windows would try `C:\\Program.exe` for `C:\\Program Files\\…` [CreateProcess]. Raises ValueError for a
+    Without them, Windows would try `C:\\Program.exe` for `C:\\Program Files\\…` [CreateProcess]. Raises ValueError for a
     percent sign, since the service manager replaces `%NAME%` there, and for a quotation mark in the program's name.
     """
     if any("%" in word for word in words):
-        raise ValueError("a percent sign can't be part of a service's command line")
+        raise ValueError("a service's command line cannot contain a percent sign")
     program, *arguments = words
     if '"' in program:
-        raise ValueError("a quotation mark can't be part of a program's name")
+        raise ValueError("a program's name cannot contain a quotation mark")
     return " ".join([f'"{program}"', subprocess.list2cmdline(arguments)]).rstrip()
 
 
 def refuse_another(manager: Manager, name: str) -> None:
-    """Raise `ServiceManagerError` where the service is another program's: a wrong name must not change or remove it."""
+    """Raise `ServiceManagerError` if the service belongs to another program, to protect it from a wrong --name."""
     if manager.status(name) is not None and not _OWN_COMMAND.search(manager.command(name)):
-        raise ServiceManagerError(NO_ERROR, f"{name} is the service of another program: give another --name")
+        raise ServiceManagerError(NO_ERROR, f"{name}: this service belongs to another program; use another --name")
 
 
 def install_command(name: str) -> str:
-    """The command that installs the service of this name, or updates it."""
+    """Return the command that installs or updates the service with this name."""
     return "service install" if name.upper() == SERVICE_NAME.upper() else f"service install --name={name}"
 
 
 def sentence_of(number: int, name: str, reason: str) -> str:
-    """What an error of the service manager means for the service `name`; `reason` is the system's own text."""
+    """Return the text for an error of the service manager; `reason` is the system's text."""
     sentences: Mapping[int, str] = {
-        ACCESS_DENIED: "access is denied: run this in a terminal that was opened as an administrator",
-        1053: f"{name} did not answer the service manager in time: see the System log in the Event Viewer",
-        1058: f"{name} is disabled: run `{install_command(name)}` again, which enables it",
-        SERVICE_DOES_NOT_EXIST: f"{name} is not installed: run `{install_command(name)}` first",
-        SERVICE_CANNOT_ACCEPT_CTRL: f"{name} can't be told to stop while it starts: try again when it runs",
-        1069: f"{name} may not log on: give `NT SERVICE\\ALL SERVICES` the right to log on as a service in the local "
-        "security policy",
-        1072: f"{name} is being removed: close the Services window and all else that shows services, then try again",
+        ACCESS_DENIED: f"{name}: access denied; use a terminal that was opened as an administrator",
+        1053: f"{name}: did not respond to the service manager in time; see the System log in the Event Viewer",
+        1058: f"{name}: disabled; run `{install_command(name)}` again, which enables it",
+        SERVICE_DOES_NOT_EXIST: f"{name}: not installed; run `{install_command(name)}` first",
+        SERVICE_CANNOT_ACCEPT_CTRL: f"{name}: cannot be stopped while it starts; try again when it runs",
+        1069: f"{name}: not allowed to log on; in the local security policy, grant `NT SERVICE\\ALL SERVICES` the right "
+        "to log on as a service",
+        1072: f"{name}: being removed; close the Services window and other programs that show services, then try again",
     }
     return sentences.get(number, f"{name}: {reason.strip().rstrip('.')} (Windows error {number})")
 
@@ -179,15 +179,15 @@ def sentence_of(number: int, name: str, reason: str) -> str:
 # -- a program that runs as a service
 
 SetStatus = Callable[[tuple[int, int, int, int, int, int, int]], None]
-"""Takes a SERVICE_STATUS: type, state, controls accepted, exit code, own exit code, checkpoint, wait hint in ms."""
+"""Receives a SERVICE_STATUS: type, state, accepted controls, exit code, specific exit code, checkpoint, hint in ms."""
 
 _ORDER: Final = (ServiceState.START_PENDING, ServiceState.RUNNING, ServiceState.STOP_PENDING, ServiceState.STOPPED)
 
 
 class StatusReporter:
-    """Reports the states of this process's service, in their order and from any thread.
+    """Reports the states of this process's service in order, from any thread.
 
-    A state that comes too late, such as RUNNING after a stop was asked for, is not reported.
+    A late state, for example RUNNING after a stop request, is not reported.
     """
 
     def __init__(self, set_status: SetStatus) -> None:
@@ -197,20 +197,20 @@ class StatusReporter:
         self.stop_requested = False
 
     def start_pending(self) -> None:
-        """The service is starting; it takes no controls."""
+        """Report that the service is starting; it accepts no controls."""
         self._report(ServiceState.START_PENDING, hint=START_HINT_MS, checkpoint=1)
 
     def running(self) -> None:
-        """The service runs, and takes the controls that stop it."""
+        """Report that the service runs, and accepts the controls that stop it."""
         self._report(ServiceState.RUNNING, accepted=ACCEPTED)
 
     def stop_pending(self) -> None:
-        """The service is stopping."""
+        """Report that the service is stopping."""
         self.stop_requested = True
         self._report(ServiceState.STOP_PENDING, hint=STOP_HINT_MS, checkpoint=1)
 
     def stopped(self, exit_code: int) -> None:
-        """The service has stopped, with an exit code of its own unless that is 0. The process may now be ended."""
+        """Report that the service has stopped; a nonzero code is reported as service-specific."""
         win32 = SERVICE_SPECIFIC_ERROR if exit_code else NO_ERROR
         self._report(ServiceState.STOPPED, win32=win32, specific=exit_code)
 
@@ -233,19 +233,19 @@ class StatusReporter:
 
 
 class Program(Protocol):
-    """What a service runs."""
+    """The program of a service."""
 
     def run(self, started: Callable[[], None]) -> int:
-        """Run until `stop`, and call `started` once it does what it is for. Returns the exit code and never raises."""
+        """Run until `stop`, and call `started` when ready. Return the exit code; never raises."""
 
     def stop(self) -> None:
-        """End `run`, from any thread and at any time, also before `run` was called."""
+        """End `run`, from any thread and at any time, even before `run` was called."""
 
 
 def serve(program: Program, reporter: StatusReporter) -> int:
-    """Run the program and report its states. Returns the exit code that the process must end with at once.
+    """Run the program and report its states. Return the exit code; the process must end with it at once.
 
-    After a failure that nobody asked for nothing is reported: to end so is what the recovery actions wait for.
+    After a failure without a stop request, STOPPED is not reported, so that Windows runs the recovery actions.
     """
     reporter.start_pending()
     code = program.run(reporter.running)
@@ -255,7 +255,7 @@ def serve(program: Program, reporter: StatusReporter) -> int:
 
 
 def control(code: int, program: Program, reporter: StatusReporter) -> int:
-    """React to a control of the service manager, which waits for that. Returns an error of Windows, 0 for none."""
+    """Handle a control of the service manager without blocking. Return a Windows error number, 0 for success."""
     if code in _STOPS:
         reporter.stop_pending()
         threading.Thread(target=program.stop, name="stop", daemon=True).start()
@@ -263,20 +263,20 @@ def control(code: int, program: Program, reporter: StatusReporter) -> int:
     return NO_ERROR if code == CONTROL_INTERROGATE else CALL_NOT_IMPLEMENTED
 
 
-# What only the system can do. pywin32 is imported where it is called: this module is imported on every system.
+# Calls of the system. The functions import pywin32, so that this module can be imported on every system.
 
 
 def host(make_program: Callable[[str], Program]) -> None:
-    """Run as the service that the service manager has started this process for, and end the process with it.
+    """Run as the service for which the service manager has started this process, and end the process with it.
 
-    `make_program` gets the service's name. Raises `ServiceManagerError` where no service manager has started the
-    process (`NOT_STARTED_BY_THE_MANAGER`).
+    `make_program` gets the service's name. Raises `ServiceManagerError` (`NOT_STARTED_BY_THE_MANAGER`) if the service
+    manager hasn't started the process.
     """
-    import servicemanager  # noqa: PLC0415  # of Windows alone
-    import win32service  # noqa: PLC0415  # of Windows alone
+    import servicemanager  # noqa: PLC0415  # only on Windows
+    import win32service  # noqa: PLC0415  # only on Windows
 
     class Hosted:
-        """What `servicemanager` makes on a thread of its own, with the arguments of ServiceMain, and then runs."""
+        """The class that `servicemanager` creates and runs on its own thread, with the arguments of ServiceMain."""
 
         def __init__(self, arguments: Sequence[str]) -> None:
             self._program = make_program(arguments[0])
@@ -289,9 +289,9 @@ def host(make_program: Callable[[str], Program]) -> None:
         def SvcRun(self) -> NoReturn:  # noqa: N802  # the name that `servicemanager` calls
             try:
                 code = serve(self._program, self._reporter)
-            except BaseException:  # a bug: to end is all that can be done, and `servicemanager` would report a stop
+            except BaseException:  # a bug: end the process, since `servicemanager` would report a stop
                 code = 1
-            # Not by returning: `servicemanager` would report SERVICE_STOPPED without an exit code, in every case.
+            # Don't return: `servicemanager` would always report SERVICE_STOPPED without an exit code.
             os._exit(code)
 
     with _errors("the service"):
@@ -302,11 +302,11 @@ def host(make_program: Callable[[str], Program]) -> None:
 
 @contextlib.contextmanager
 def open_manager(create: bool) -> Iterator[Manager]:
-    """The service manager of this machine, with `create` to make services. Raises `ServiceManagerError`.
+    """Open the service manager of this machine; with `create`, to create services. Raises `ServiceManagerError`.
 
-    Only administrators may create; who may start and stop a service is said by the service itself.
+    Only administrators may create services; a service's access list decides who may start and stop it.
     """
-    import win32service  # noqa: PLC0415  # of Windows alone
+    import win32service  # noqa: PLC0415  # only on Windows
 
     with _errors("the service manager"):
         access = win32service.SC_MANAGER_CONNECT
@@ -320,10 +320,10 @@ def open_manager(create: bool) -> Iterator[Manager]:
 
 
 class _WindowsManager:
-    """`Manager` by pywin32."""
+    """A `Manager` that uses pywin32."""
 
     def __init__(self, handle: PySC_HANDLE) -> None:
-        import win32service  # noqa: PLC0415  # of Windows alone
+        import win32service  # noqa: PLC0415  # only on Windows
 
         self._api = win32service
         self._handle = handle
@@ -335,7 +335,7 @@ class _WindowsManager:
                 found: Any = self._api.QueryServiceStatusEx(service)
                 process = found["ProcessId"]
                 gone = found["CurrentState"] != ServiceState.STOPPED and _has_ended(process)
-                if gone:  # perhaps it has reported how it stopped since, or is started again
+                if gone:  # it may have reported its end meanwhile, or may run again
                     found = self._api.QueryServiceStatusEx(service)
         except ServiceManagerError as error:
             if error.number == SERVICE_DOES_NOT_EXIST:
@@ -376,10 +376,10 @@ class _WindowsManager:
             ("a description", api.SERVICE_CONFIG_DESCRIPTION, definition.description),
             ("starting at once with the machine", api.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, False),
             ("recovery actions", api.SERVICE_CONFIG_FAILURE_ACTIONS, actions),
-            ("recovery from crashes alone", api.SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, False),
-            ("an identity of its own", api.SERVICE_CONFIG_SERVICE_SID_INFO, api.SERVICE_SID_TYPE_UNRESTRICTED),
+            ("recovery only after crashes", api.SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, False),
+            ("a separate identity", api.SERVICE_CONFIG_SERVICE_SID_INFO, api.SERVICE_SID_TYPE_UNRESTRICTED),
             ("fewer privileges", api.SERVICE_CONFIG_REQUIRED_PRIVILEGES_INFO, definition.privileges),
-            ("waiting at a shutdown", api.SERVICE_CONFIG_PRESHUTDOWN_INFO, round(1000 * definition.preshutdown)),
+            ("waiting at shutdown", api.SERVICE_CONFIG_PRESHUTDOWN_INFO, round(1000 * definition.preshutdown)),
         )
         for what, level, value in options:
             try:
@@ -388,7 +388,7 @@ class _WindowsManager:
             except ServiceManagerError as error:
                 if error.number not in (INVALID_LEVEL, CALL_NOT_IMPLEMENTED):
                     raise
-                yield f"this system's service manager does not know {what}; the service works without"
+                yield f"this version of Windows does not support {what}; the service works without it"
 
     def start(self, name: str) -> None:
         """See `Manager`."""
@@ -405,7 +405,7 @@ class _WindowsManager:
 
     def delete(self, name: str) -> None:
         """See `Manager`."""
-        import win32con  # noqa: PLC0415  # of Windows alone
+        import win32con  # noqa: PLC0415  # only on Windows
 
         with self._service(name, win32con.DELETE) as service:
             self._api.DeleteService(service)
@@ -421,16 +421,16 @@ class _WindowsManager:
 
 
 def _has_ended(process: int) -> bool:
-    """Whether there is no such process any more: Wine's service manager does not look after those that it started.
+    """Return whether the process has ended: Wine's service manager doesn't watch the processes that it started.
 
-    Not for 0, which a service has that was not yet given a process.
+    False for 0, the process id of a service without a process.
     """
     if not process:
         return False
-    import pywintypes  # noqa: PLC0415  # of Windows alone
-    import win32api  # noqa: PLC0415  # of Windows alone
-    import win32con  # noqa: PLC0415  # of Windows alone
-    import win32event  # noqa: PLC0415  # of Windows alone
+    import pywintypes  # noqa: PLC0415  # only on Windows
+    import win32api  # noqa: PLC0415  # only on Windows
+    import win32con  # noqa: PLC0415  # only on Windows
+    import win32event  # noqa: PLC0415  # only on Windows
 
     try:
         handle = win32api.OpenProcess(win32con.SYNCHRONIZE, False, process)
@@ -444,8 +444,8 @@ def _has_ended(process: int) -> bool:
 
 @contextlib.contextmanager
 def _errors(name: str, ignored: int = NO_ERROR) -> Iterator[None]:
-    """Turns an error of pywin32 into a `ServiceManagerError`; the error of this number is no error."""
-    import pywintypes  # noqa: PLC0415  # of Windows alone
+    """Turn an error of pywin32 into a `ServiceManagerError`; the error with the number `ignored` is suppressed."""
+    import pywintypes  # noqa: PLC0415  # only on Windows
 
     try:
         yield
@@ -459,13 +459,13 @@ _SERVICES: Final = r"SYSTEM\CurrentControlSet\Services"
 
 
 def service_environment(name: str) -> dict[str, str]:
-    """The variables that a service gets by its machine and by its own `Environment`, unlike those of this session.
+    """Return the variables of a service: those of the machine and of its `Environment`, not those of this session.
 
-    Their names are in upper case, as in `os.environ` there. Empty on other systems.
+    Names are in upper case, as in `os.environ` on Windows. Empty on other systems.
     """
     found: dict[str, str] = {}
     if sys.platform == "win32":
-        import winreg  # noqa: PLC0415  # of Windows alone
+        import winreg  # noqa: PLC0415  # only on Windows
 
         with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _MACHINE) as key:
             for number in range(winreg.QueryInfoKey(key)[1]):

@@ -1,32 +1,31 @@
-"""What only Windows can be asked of this boot, its clock and this process, its locks on files, and its console.
+"""Windows: boot id, clock rate, resource usage of this process, file locks, and console events.
 
-**The boot** has the number that the loader of the operating system gave it. `KUSER_SHARED_DATA` is a page that the
-kernel maps into every process, at the same address on every processor. Its `BootId` is the "boot sequence, incremented
-for each boot attempt by the OS loader" [KUSER_SHARED_DATA]: one number for the whole of a boot, whatever is done to the
-clock, over sleep and hibernation too, and another one after each restart.
+**Boot id.** The number that the operating system's loader gave this boot. The kernel maps the page `KUSER_SHARED_DATA`
+into every process, at the same address on every processor. Its `BootId` is the "boot sequence, incremented for each
+boot attempt by the OS loader" [KUSER_SHARED_DATA]: the same number for the whole boot, even if the clock is set, during
+sleep, and during hibernation; another number after each restart.
 
-What is not taken, since it can tell of a reboot that was not: the time of the boot, and now less the time since it
-(GetTickCount64), move with the clock; boot time less its bias (NtQuerySystemInformation) is undocumented, and so is
-whether each way of setting the clock moves both by the same. The loader's GUID (SystemBootEnvironmentInformation) can
-stay the same over a restart. The registry's `PrefetchParameters\\BootId` is the same number, of a service that servers
-may have switched off.
+Alternatives that could report a reboot that didn't happen, or miss one: the boot time, and the current time minus
+uptime (GetTickCount64), move with the clock. Boot time minus its bias (NtQuerySystemInformation) is undocumented. The
+loader's GUID (SystemBootEnvironmentInformation) can stay the same over a restart. The registry's
+`PrefetchParameters\\BootId` is the same number, but of a service that can be disabled on servers.
 
-**The clock** may run at a rate that W32Time, or another program, has set to correct it little by little. W32Time sets a
-clock that is far off, and lets one that is a little off run faster or slower until it is right, by up to half of its
-rate [W32Time]. `time.monotonic` does not follow, unlike Linux's, so the two clocks part without a step. By ctypes,
-since pywin32 has no function for it (its win32api ends with SetSystemTime).
+**Clock rate.** W32Time, or another program, can change the rate of the clock to correct it gradually. W32Time sets a
+clock that is far off; if the clock is a little off, it runs faster or slower, by up to half of its rate, until it is
+right [W32Time]. `time.monotonic` doesn't follow the rate (on Linux it does), so the two clocks diverge without a step.
+This uses ctypes, since pywin32 has no function for it.
 
-**The lock** is on the first byte of a file [LockFileEx]. Not by `msvcrt.locking`, which has one `errno` for a lock that
-another process has and for a file that can't be locked.
+**Lock.** On the first byte of a file [LockFileEx]. `msvcrt.locking` has the same `errno` for a lock held by another
+process and for a file that can't be locked.
 
-**The console** ends a process by events, each of which calls a function on a thread of its own.
-Ctrl-C, Ctrl-Break, and a console window that is closed are console events [HandlerRoutine]. Python's own handlers of
-signals would not do: they run on the main thread, whose waits for a lock or an event no signal ends on Windows.
+**Console.** Ctrl-C, Ctrl-Break, and closing the console window are console events; Windows calls the handler on a
+separate thread [HandlerRoutine]. Python's signal handlers don't work here: they run on the main thread, and on Windows
+no signal interrupts its waits for a lock or an event.
 
-When the handler returns from the last one, Windows ends the process, and at the latest 5 s after it began
-[HandlerRoutine, Timeouts]. So it stays for most of that time: the process ends by itself before. The end of a session
-is no console event for a process that has loaded user32.dll, as pywin32 does [SetConsoleCtrlHandler, Remarks]: it ends
-the process as a crash does. What outlives a logoff is the service.
+When the handler of a close event returns, and at the latest 5 s after it was called, Windows ends the process
+[HandlerRoutine, Timeouts]. So the handler waits for most of that time, and the process ends by itself before. The end
+of a session is not a console event for a process that has loaded user32.dll, as pywin32 does [SetConsoleCtrlHandler,
+Remarks]: it ends the process like a crash. Only a service survives a logoff.
 
 [KUSER_SHARED_DATA]: https://learn.microsoft.com/windows-hardware/drivers/ddi/ntddk/ns-ntddk-kuser_shared_data
 [W32Time]: https://learn.microsoft.com/windows-server/networking/windows-time-service/windows-time-service-tools-and-settings
@@ -52,21 +51,21 @@ _END: Final = _BOOT + 4
 BOOT_ID_ADDRESS: Final = _ADDRESS + _BOOT
 """Also in `deploy/windows/examples/handshake.ps1`."""
 _FIRST: Final = (10, 14393)
-"""Windows 10 1607 and Windows Server 2016: where `BootId` is, older versions have padding. The versions are read from
-the page itself, since GetVersionEx gives a program without a manifest those of an older system."""
-_NO_BUILD_FLAGS: Final = 0x0FFFFFFF  # the upper four bits tell a checked build from a free one
+"""Windows 10 1607 and Windows Server 2016, the first versions with `BootId`; older ones have padding there. The version
+is read from the page, since GetVersionEx returns an older version to a program without a manifest."""
+_NO_BUILD_FLAGS: Final = 0x0FFFFFFF  # the upper four bits distinguish checked and free builds
 FASTEST: Final = 0.5
-"""The most by which W32Time lets the clock run faster or slower, in seconds per second."""
+"""The maximum correction of the clock rate by W32Time, in seconds per second."""
 GRACE_SECONDS: Final = 4.5
-"""How long a handler stays where the process ends when it returns."""
+"""How long a handler waits if Windows ends the process when it returns."""
 LOCK_VIOLATION: Final = 33
 IO_PENDING: Final = 997
 
 
 def boot_id(page: bytes) -> str:
-    """The id in the shared page's beginning, as `shared_page` reads it; empty where the page has none.
+    """Return the boot id in the bytes from `shared_page`; "" if there is none.
 
-    A loader that counts nothing leaves 0 there (Wine's), which is no id.
+    0 counts as none: Wine's loader doesn't count boots.
     """
     if len(page) < _END:
         return ""
@@ -75,20 +74,19 @@ def boot_id(page: bytes) -> str:
 
 
 def shared_page() -> bytes:
-    """The shared page up to the boot's number. Raises OSError where this is not Windows."""
+    """Return the shared page up to the boot id. Raises OSError on other systems."""
     if sys.platform == "win32":
-        import ctypes  # noqa: PLC0415  # anywhere else the address is nobody's
+        import ctypes  # noqa: PLC0415  # on other systems, the address is invalid
 
         return ctypes.string_at(_ADDRESS, _END)
     raise OSError(errno.ENOSYS, "this is not Windows")
 
 
 def slew_reader(library: Callable[[str], Any] | None = None) -> Callable[[], float]:
-    """A function that reads by how much the wall clock runs faster or slower now, in seconds per second; 0.0 where it
-    runs at its own rate.
+    """Return a function that reads the current correction of the wall clock's rate, in seconds per second.
 
-    The function raises OSError where the system does not say. `library` loads one of the system's by its name. Raises
-    OSError where this is not Windows.
+    That function raises OSError if the system doesn't report the rate. `library` loads a system library by name.
+    Raises OSError on other systems.
     https://learn.microsoft.com/windows/win32/api/sysinfoapi/nf-sysinfoapi-getsystemtimeadjustmentprecise
     """
     import ctypes  # noqa: PLC0415  # as in the observer: an interpreter without it still measures
@@ -110,15 +108,16 @@ def slew_reader(library: Callable[[str], Any] | None = None) -> Callable[[], flo
 
 
 def slew(adjustment: int, increment: int, disabled: bool) -> float:
-    """What the numbers of GetSystemTimeAdjustment say: `adjustment` is added to the clock for each `increment` that
-    passes, unless that is `disabled`. Raises OSError for numbers that mean nothing.
+    """Return the clock correction for the numbers of GetSystemTimeAdjustment, in seconds per second.
 
-    Without a sign: which of the two is larger for a faster clock is documented for one of the two functions alone.
+    `adjustment` is added to the clock for each `increment` that passes, unless `disabled`. The result has no sign:
+    which of the two is larger for a faster clock is documented for only one of the two functions. Raises OSError for
+    invalid numbers.
     """
     if disabled:
         return 0.0
     if increment <= 0:
-        raise OSError(errno.EINVAL, f"GetSystemTimeAdjustment says {adjustment} for each {increment}")
+        raise OSError(errno.EINVAL, f"GetSystemTimeAdjustment returned {adjustment} for each {increment}")
     return abs(adjustment / increment - 1)
 
 
@@ -131,7 +130,7 @@ def _library(name: str) -> Any:
 
 
 class ProcessUsage(Struct, frozen=True):
-    """Seconds of CPU, user and system; bytes in memory and committed; POSIX seconds of its start."""
+    """Resource usage of a process: CPU seconds (user and system), bytes resident and committed, POSIX start time."""
 
     cpu_seconds: float
     resident_bytes: int
@@ -140,11 +139,11 @@ class ProcessUsage(Struct, frozen=True):
 
 
 def process_usage() -> ProcessUsage:
-    """What this process has used until now [GetProcessMemoryInfo, GetProcessTimes]. Raises OSError."""
+    """Return the resource usage of this process [GetProcessMemoryInfo, GetProcessTimes]. Raises OSError."""
     if sys.platform == "win32":
-        import pywintypes  # noqa: PLC0415  # Windows alone
-        import win32api  # noqa: PLC0415  # Windows alone
-        import win32process  # noqa: PLC0415  # Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
+        import win32api  # noqa: PLC0415  # only on Windows
+        import win32process  # noqa: PLC0415  # only on Windows
 
         process = win32api.GetCurrentProcess()
         try:
@@ -153,22 +152,22 @@ def process_usage() -> ProcessUsage:
         except pywintypes.error as error:
             raise OSError(0, error.strerror, None, error.winerror) from error
         return ProcessUsage(time.process_time(), memory["WorkingSetSize"], memory["PagefileUsage"], started)
-    raise OSError("no Windows")
+    raise OSError("this is not Windows")
 
 
 def is_taken(winerror: int) -> bool:
-    """Whether the error says that another process has the lock; anything else says that nobody knows."""
+    """Return whether the error means that another process holds the lock; after other errors that's unknown."""
     return winerror in (LOCK_VIOLATION, IO_PENDING)
 
 
 def lock(descriptor: int) -> None:
-    """Take the lock, without waiting. Raises BlockingIOError when another has it, and OSError."""
+    """Acquire the lock without waiting. Raises BlockingIOError if another process holds it, and OSError."""
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415  # of Windows alone
+        import msvcrt  # noqa: PLC0415  # only on Windows
 
-        import pywintypes  # noqa: PLC0415  # of Windows alone
-        import win32con  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
+        import win32con  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         flags = win32con.LOCKFILE_EXCLUSIVE_LOCK | win32con.LOCKFILE_FAIL_IMMEDIATELY
         try:
@@ -180,12 +179,12 @@ def lock(descriptor: int) -> None:
 
 
 def unlock(descriptor: int) -> None:
-    """Give the lock back at once: Windows takes its time with a file that is closed. Raises OSError."""
+    """Release the lock at once; after closing the file, Windows may release it later. Raises OSError."""
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415  # of Windows alone
+        import msvcrt  # noqa: PLC0415  # only on Windows
 
-        import pywintypes  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
+        import pywintypes  # noqa: PLC0415  # only on Windows
+        import win32file  # noqa: PLC0415  # only on Windows
 
         try:
             win32file.UnlockFileEx(msvcrt.get_osfhandle(descriptor), 1, 0, pywintypes.OVERLAPPED())
@@ -204,25 +203,25 @@ class ConsoleEvent(IntEnum):
 
 
 def watch(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` whenever the console ends this process. Returns what undoes that.
+    """Call `stop` each time the console asks this process to end. Return a function that undoes this. Only on Windows.
 
-    On Windows alone. `stop` returns at once, may be called more than once, and on any thread.
+    `stop` must return at once, and may be called more than once, on any thread.
     """
     if sys.platform == "win32":
-        import win32api  # noqa: PLC0415  # on Windows alone
+        import win32api  # noqa: PLC0415  # only on Windows
 
         handle = event_handler(stop)
         win32api.SetConsoleCtrlHandler(handle, True)
         return lambda: win32api.SetConsoleCtrlHandler(handle, False)
-    raise NotImplementedError("console events are Windows'")
+    raise NotImplementedError("only on Windows")
 
 
 def event_handler(stop: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> Callable[[int], bool]:
-    """The handler of console events. It returns True, "handled": no other handler ends the process instead."""
+    """Return a handler of console events. It returns True ("handled"), so that no other handler ends the process."""
 
     def handle(event: int) -> bool:
         if event == ConsoleEvent.LOGOFF:
-            return True  # it goes to services, at the logoff of any user [HandlerRoutine]
+            return True  # services get it at the logoff of any user [HandlerRoutine]
         stop()
         if event in (ConsoleEvent.CLOSE, ConsoleEvent.SHUTDOWN):
             pause(GRACE_SECONDS)
