@@ -148,7 +148,7 @@ def test_a_duration_is_written_with_its_unit(text: str, seconds: float) -> None:
 )
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     """Nothing that never ends, and nothing that does not wait at all."""
-    with pytest.raises(argparse.ArgumentTypeError, match='such as "500ms", "5s" or "2m"'):
+    with pytest.raises(argparse.ArgumentTypeError, match='for example "500ms" or "2m"'):
         duration_argument(text)
 
 
@@ -160,7 +160,7 @@ def test_a_time_is_an_instant_or_how_long_ago() -> None:
     assert before <= ago <= datetime.now(UTC) - timedelta(hours=1)
     assert begin_argument("2026-03-02T09:00:00Z") == datetime(2026, 3, 2, 9, tzinfo=UTC)
     for text in ("yesterday", "", "1", "9999y", "999999999999y", "-1h"):
-        with pytest.raises(argparse.ArgumentTypeError, match="how long ago, such as 1h"):
+        with pytest.raises(argparse.ArgumentTypeError, match="or an age, for example 1h"):
             begin_argument(text)
 
 
@@ -181,7 +181,7 @@ def test_a_size_is_read_alike_from_flag_variable_and_file(text: str, size: int) 
 def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
     """Too small, too large, and units that could be taken for either power."""
     (said,) = errors(f"--outbox.max-bytes={text}")
-    assert 'a size from 1MiB to 1TiB, such as "100MB" (10^6 bytes each), "100MiB" (2^20)' in said
+    assert 'a size from 1MiB to 1TiB, for example "100MB" (10^6 bytes each), "100MiB" (2^20)' in said
 
 
 def test_the_default_of_a_size_is_shown_with_its_unit() -> None:

@@ -56,9 +56,9 @@ def test_parked_records_of_an_agent_at_rest_wait_again(tmp_path: Path, capsys: p
     """All of them, in their old order; a second time there is nothing to do, which is no error."""
     path = tmp_path / "outbox.db"
     parked_outbox(path)
-    assert run(capsys, "--outbox", str(path)) == (0, "4 records to send again: event_hubs 2, otlp 2\n", "")
+    assert run(capsys, "--outbox", str(path)) == (0, "requeued 4 records: event_hubs 2, otlp 2\n", "")
     assert counts(path) == {"event_hubs": (3, 0), "otlp": (3, 0)}
-    assert run(capsys, "--outbox", str(path)) == (0, "no record is parked\n", "")
+    assert run(capsys, "--outbox", str(path)) == (0, "no records are parked\n", "")
     outbox = opened(path)
     assert drained(outbox, "otlp") == [1, 2, 3]
     outbox.close()
@@ -69,7 +69,7 @@ def test_one_destination_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "outbox.db"
     parked_outbox(path)
     code, out, _ = run(capsys, "--outbox.path", str(path), "--destination", "otlp")
-    assert (code, out) == (0, "2 records to send again: otlp 2\n")
+    assert (code, out) == (0, "requeued 2 records: otlp 2\n")
     assert counts(path) == {"event_hubs": (1, 2), "otlp": (3, 0)}
     with pytest.raises(SystemExit) as caught:
         main(["requeue", "--destination", "kafka"])
@@ -155,7 +155,7 @@ def test_a_running_agent_sends_them_again_and_counts_right(tmp_path: Path) -> No
         assert (line.waiting(), line.parked()) == (0, 2)
         assert line.turn() == LOOK_AGAIN_SECONDS
         refuses.clear()
-        assert as_a_second_process(line.outbox.path) == "2 records to send again: event_hubs 2\n"
+        assert as_a_second_process(line.outbox.path) == "requeued 2 records: event_hubs 2\n"
         assert (line.waiting(), line.parked()) == (2, 0)
         assert line.outbox.queues()["event_hubs"].oldest == bad[0].time
         line.go()

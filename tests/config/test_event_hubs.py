@@ -1,4 +1,4 @@
-"""`[event_hubs]`: connection strings and their traps, and what the section's settings mean together."""
+"""`[event_hubs]`: connection strings, common mistakes in them, and combinations of the section's settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from exporter.text.values import InvalidValue
 from tests.support.configuration import CONNECTION, KEY, errors, loaded
 
 
-def test_a_connection_string_comes_by_environment_or_file(tmp_path: Path) -> None:
-    """The secret is read from a variable or from a file, stripped, and both give the same."""
+def test_connection_string_is_read_from_environment_or_file(tmp_path: Path) -> None:
+    """The secret is stripped, and both sources give the same settings."""
     path = tmp_path / "secret"
     path.write_text(f"  {CONNECTION};EntityPath=events\n\n")
     by_file = loaded(f"--event-hubs.connection-string-file={path}").event_hubs
@@ -26,8 +26,8 @@ def test_a_connection_string_comes_by_environment_or_file(tmp_path: Path) -> Non
     assert by_file.event_hub == by_variable.event_hub == "events"
 
 
-def test_a_secret_file_that_is_wrong_is_named_and_not_quoted(tmp_path: Path) -> None:
-    """Missing, too large, not UTF-8 or nonsense: the path is in the error, the content is not."""
+def test_errors_of_a_secret_file_have_its_path_and_not_its_content(tmp_path: Path) -> None:
+    """The file is missing, too large, not UTF-8, or has invalid content."""
     path = tmp_path / "secret"
     flag = f"--event-hubs.connection-string-file={path}"
     assert errors(flag) == (f"--event-hubs.connection-string-file: {path}: cannot be read: No such file or directory",)
@@ -38,8 +38,8 @@ def test_a_secret_file_that_is_wrong_is_named_and_not_quoted(tmp_path: Path) -> 
         assert "hunter2" not in error
 
 
-def test_a_namespace_needs_a_hub() -> None:
-    """With a namespace the hub's name has to be given; with it the destination is configured."""
+def test_namespace_needs_an_event_hub() -> None:
+    """With a namespace, the event hub's name is required; with both, the destination is configured."""
     flag = "--event-hubs.fully-qualified-namespace=contoso.servicebus.windows.net"
     assert errors(flag) == (
         "[event_hubs] event_hub: expected the name of the event hub here, or as EntityPath in the connection string, "
@@ -53,14 +53,14 @@ def test_a_namespace_needs_a_hub() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "a connection string such as"),
+        ("", "a connection string, for example"),
         (f'"{CONNECTION}"', "without quotation marks"),
         ("Endpoint", "fields of the form Name=value"),
-        (f"{CONNECTION};SharedAccessKey=again", "each once"),
+        (f"{CONNECTION};SharedAccessKey=again", "unique fields"),
         (f"{CONNECTION}\nEntityPath=x", "on one line"),
-        (f"{CONNECTION};UseDevelopmentEmulator=True", 'exactly "true" or "false" in lower case'),
+        (f"{CONNECTION};UseDevelopmentEmulator=True", 'to be "true" or "false" in lower case'),
         (CONNECTION.replace("windows.net/", "windows.net:5671/"), "no port in Endpoint"),
-        (CONNECTION.replace("contoso.servicebus.windows.net", "[::1]"), "an IPv6 literal"),
+        (CONNECTION.replace("contoso.servicebus.windows.net", "[::1]"), "does not support IPv6 literals"),
         (CONNECTION.replace("sb://", "ftp://"), "Endpoint=sb://HOST/"),
         (CONNECTION.replace("sb://", "sb://user@"), "nothing after it"),
         (CONNECTION.partition(";SharedAccessKey=")[0], "SharedAccessKeyName and SharedAccessKey together"),
@@ -68,16 +68,16 @@ def test_a_namespace_needs_a_hub() -> None:
         (CONNECTION + ";SharedAccessSignature=sr", "either SharedAccessKeyName with SharedAccessKey"),
     ],
 )
-def test_a_trap_in_a_connection_string_is_a_sentence(text: str, words: str) -> None:
-    """Each known mistake is answered with what to do, and without the key."""
+def test_mistakes_in_a_connection_string_have_an_explanation(text: str, words: str) -> None:
+    """The error of each known mistake contains the fix, and not the key."""
     with pytest.raises(InvalidValue) as caught:
         parse_connection_string(text)
     assert words in str(caught.value)
     assert KEY not in str(caught.value)
 
 
-def test_the_emulator_may_have_a_port_and_other_case() -> None:
-    """Field names are taken in any case, as the SDK does; the emulator's port is kept."""
+def test_emulator_may_have_a_port_and_field_names_in_any_case() -> None:
+    """Field names are case-insensitive, as in the SDK; the emulator's port is kept."""
     read_string = parse_connection_string(
         "endpoint=sb://127.0.0.1:5700;sharedaccesskeyname=k;sharedaccesskey=a=b==;usedevelopmentemulator=true;"
     )
@@ -86,8 +86,7 @@ def test_the_emulator_may_have_a_port_and_other_case() -> None:
 
 
 @pytest.mark.parametrize("tail", [";EntityPath=events", "", ";UseDevelopmentEmulator=true;EntityPath=e/"])
-def test_the_sdk_reads_the_same(tail: str) -> None:
-    """What we read out of a connection string is what Azure's SDK reads out of it."""
+def test_azures_sdk_parses_a_connection_string_identically(tail: str) -> None:
     string = (CONNECTION + tail).replace(
         "contoso.servicebus.windows.net", "emulator" if "Emulator" in tail else "contoso"
     )
@@ -97,8 +96,8 @@ def test_the_sdk_reads_the_same(tail: str) -> None:
     assert (ours.key_name, ours.key.reveal()) == (theirs.shared_access_key_name, theirs.shared_access_key)
 
 
-def test_a_signature_is_warned_of() -> None:
-    """A shared access signature works until it expires, and nobody can renew it from here."""
+def test_shared_access_signature_is_a_warning() -> None:
+    """It works until it expires, and the agent can't renew it."""
     settings = loaded(
         environ={
             "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": "Endpoint=sb://contoso.servicebus.windows.net/;"
@@ -106,14 +105,14 @@ def test_a_signature_is_warned_of() -> None:
         }
     )
     (warning,) = settings.warnings
-    assert "SharedAccessSignature, which can't be renewed" in warning
+    assert "SharedAccessSignature, which cannot be renewed" in warning
     assert KEY not in warning
 
 
-def test_fields_of_other_sdks_are_warned_of() -> None:
-    """Old connection strings hold fields that Azure's SDK ignores: they work, and that is said without their values."""
+def test_fields_of_other_sdks_are_a_warning() -> None:
+    """Old connection strings contain fields that Azure's SDK ignores. The warning doesn't contain their values."""
     string = CONNECTION + ";EntityPath=events;TransportType=hunter2"
     settings = loaded(environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": string})
     (warning,) = settings.warnings
-    assert "holds fields that are ignored" in warning
+    assert "contains fields that are ignored" in warning
     assert "hunter2" not in warning

@@ -59,7 +59,7 @@ def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(value:
         f"[approval]\nrules = [{{ name = 'a', event_type = ['Reboot'], require_file = {value} }}]",
     ):
         (sentence,) = errors(toml=text)
-        assert sentence.endswith(r"a path with backslashes stands in single quotes, such as 'C:\temp\outbox.db'")
+        assert sentence.endswith(r"write a path with backslashes in single quotes, for example 'C:\temp\outbox.db'")
 
 
 def test_the_hint_at_single_quotes_is_for_paths_alone() -> None:
@@ -199,8 +199,8 @@ def test_what_is_no_word_is_refused(toml: str) -> None:
     """What a word is made of may stand in an answer for strangers."""
     (error,) = errors(toml=f"[gate]\nevent_types = {toml}")
     assert error == (
-        "settings.toml: [gate] event_types: expected at most 20 words of letters, digits, dots and dashes, such as "
-        '["Freeze", "Reboot"], found a list'
+        "settings.toml: [gate] event_types: expected at most 20 words of letters, digits, dots, and dashes, for "
+        'example ["Freeze", "Reboot"], found a list'
     )
 
 
@@ -238,17 +238,17 @@ def test_only_the_file_can_name_a_tag_with_a_comma() -> None:
 @pytest.mark.parametrize(
     ("toml", "expected"),
     [
-        ('["owner", ""]', "names of VM tags, none of them empty"),
-        ('[" "]', "names of VM tags, none of them empty"),
-        ('["owner", 7]', "names of VM tags, none of them empty"),
-        ('["a\\nb"]', "names of VM tags, none of them empty"),
-        (f'["{"x" * 513}"]', "names of VM tags, none of them empty"),
+        ('["owner", ""]', "non-empty names of VM tags"),
+        ('[" "]', "non-empty names of VM tags"),
+        ('["owner", 7]', "non-empty names of VM tags"),
+        ('["a\\nb"]', "non-empty names of VM tags"),
+        (f'["{"x" * 513}"]', "non-empty names of VM tags"),
         ('"owner"', "a list of words"),
         (
             '["cost-center", "cost_center"]',
-            'names with labels of their own, and "cost-center" and "cost_center" are both tag_cost_center',
+            'names with different labels: "cost-center" and "cost_center" both become tag_cost_center',
         ),
-        ('["owner", "Owner"]', 'names of different tags: Azure takes "owner" and "Owner" for one'),
+        ('["owner", "Owner"]', 'different tags: to Azure, "owner" and "Owner" are the same tag'),
         (str([f"tag-{number}" for number in range(17)]), "at most 16 names of VM tags"),
         (f'["{CONNECTION}"]', "this is a connection string"),
     ],
@@ -265,15 +265,15 @@ def test_names_of_tags_that_cannot_be_labels_are_refused(toml: str, expected: st
 def test_an_empty_name_between_commas_is_refused(text: str) -> None:
     """It is more likely a variable without a value than nothing."""
     (error,) = errors(f"--source.tags={text}")
-    assert error.startswith("--source.tags: expected names of VM tags, none of them empty")
+    assert error.startswith("--source.tags: expected non-empty names of VM tags")
 
 
 def test_an_unknown_type_of_the_gate_is_a_warning() -> None:
     """It is named with where it was given, and a near miss is pointed out; Azure may add types."""
     assert loaded(toml='[gate]\nevent_types = ["reboot", "Levitate"]').warnings == (
-        'settings.toml: [gate] event_types: this version does not know "reboot" (did you mean "Reboot"? words match '
+        'settings.toml: [gate] event_types: "reboot" is unknown to this version (did you mean "Reboot"? words match '
         "exactly)",
-        'settings.toml: [gate] event_types: this version does not know "Levitate"',
+        'settings.toml: [gate] event_types: "Levitate" is unknown to this version',
     )
 
 
@@ -339,8 +339,8 @@ def test_utc_needs_no_data_and_a_zone_without_data_is_said() -> None:
         return str(caught.value)
 
     assert read_zone("UTC", lambda: (), broken) == ("UTC", UTC)
-    assert "has no data of time zones" in sentence("Europe/Berlin")
-    assert sentence("Europe/Berlin", "Europe/Berlin").endswith("can't be read: ValueError")
+    assert "nor Python has time zone data" in sentence("Europe/Berlin")
+    assert sentence("Europe/Berlin", "Europe/Berlin").endswith("cannot be read: ValueError")
     assert 'found "europe/Berlin" (did you mean "Europe/Berlin"?' in sentence("europe/Berlin", "Europe/Berlin")
 
 
@@ -359,8 +359,8 @@ def test_a_file_for_every_event_is_warned_of() -> None:
     text = '[approval]\nrules = [{{ name = "a", event_type = ["Reboot"], require_file = "{}" }}]'
     (warning,) = loaded(toml=text.format("C:/run/ready")).warnings
     assert warning == (
-        'settings.toml: [approval] rules: rule "a": require_file is one file for every event: prepared once, it is '
-        'prepared for ever; with "{event_id}" in it each event has its own'
+        'settings.toml: [approval] rules: rule "a": require_file has no "{event_id}", so one file satisfies the rule '
+        'for every later event; add "{event_id}" to the path'
     )
     assert loaded(toml=text.format("C:/run/ready/{event_id}")).warnings == ()
 
@@ -439,7 +439,7 @@ def test_unknown_variables_are_a_warning_and_kubernetes_is_none() -> None:
         "SCHEDULED_EVENTS_WEB_SERVICE_HOST": "10.0.0.1",
     }
     assert loaded(environ=environ).warnings == (
-        "SCHEDULED_EVENTS_SOURCE_POLL_INTERVALL: this variable is not a setting and is ignored; did you mean "
+        "SCHEDULED_EVENTS_SOURCE_POLL_INTERVALL: not a setting, ignored; did you mean "
         "SCHEDULED_EVENTS_SOURCE_POLL_INTERVAL?",
     )
 
@@ -447,9 +447,9 @@ def test_unknown_variables_are_a_warning_and_kubernetes_is_none() -> None:
 def test_rules_are_in_the_file_alone() -> None:
     """Rules given by variable or flag are refused with the place where they belong."""
     assert errors(environ={"SCHEDULED_EVENTS_APPROVAL_RULES": "[]"}) == (
-        "SCHEDULED_EVENTS_APPROVAL_RULES: rules are read from the file alone; give them there as [approval] rules",
+        "SCHEDULED_EVENTS_APPROVAL_RULES: not supported; set rules in the settings file, as [approval] rules",
     )
-    assert "rules are read from the settings file alone" in refused("--approval.rules=[]")
+    assert "--approval.rules: not a flag; set rules in the settings file" in refused("--approval.rules=[]")
 
 
 def test_flags_are_not_abbreviated() -> None:
@@ -486,7 +486,7 @@ def test_help_and_table_hold_every_setting() -> None:
 def test_source_urls_that_are_more_than_a_base_are_refused(url: str) -> None:
     """A path, a query or a user in the source's URL is an error, without the user's password in it."""
     (error,) = errors(f"--source.url={url}")
-    assert error.startswith("--source.url: expected an http or https URL without path, query or user")
+    assert error.startswith("--source.url: expected an http or https URL without path, query, or user")
     assert "u:p" not in error
 
 
@@ -502,7 +502,7 @@ def test_doubtful_settings_are_warned_of() -> None:
         "source.api_version",
         "approval.takeover_after",
     ]
-    assert 'this version does not know "Hibernate"' in settings.warnings[0]
+    assert '"Hibernate" is unknown to this version' in settings.warnings[0]
 
 
 def test_sections_and_settings_have_the_same_names() -> None:
@@ -529,5 +529,5 @@ def test_sections_and_settings_have_the_same_names() -> None:
 def test_the_dashboard_is_an_address_that_a_browser_may_open(url: str) -> None:
     """Only http and https, without a user; the one place in it is the VM's name, and never in the host."""
     (error,) = errors(f"--web.dashboard-url={url}")
-    assert error.startswith("--web.dashboard-url: expected an http or https URL without user, such as")
+    assert error.startswith("--web.dashboard-url: expected an http or https URL without user, for example")
     assert "hunter2" not in error

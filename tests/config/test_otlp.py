@@ -37,7 +37,7 @@ def test_an_endpoint_that_is_switched_off_is_said(endpoint: str, switch: str) ->
     """Whoever gave the endpoint learns that nothing is sent there, and which variable says so."""
     name, _, value = switch.partition("=")
     (warning,) = loaded(environ={endpoint: "http://c:4318", name: value}).warnings
-    assert f"nothing is sent, since {switch} is set" in warning
+    assert f"ignored, since {switch} is set" in warning
 
 
 def test_otel_variables_fill_the_section() -> None:
@@ -84,14 +84,14 @@ def test_other_protocols_are_refused_with_a_sentence() -> None:
     """gRPC and JSON are errors where the endpoint is meant for them, and ignored where it is our own."""
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     assert errors(environ=environ) == (
-        'OTEL_EXPORTER_OTLP_PROTOCOL: expected "http/protobuf", the only protocol this agent speaks (a receiver of '
-        'gRPC on port 4317 usually takes HTTP on 4318), found "grpc"',
+        'OTEL_EXPORTER_OTLP_PROTOCOL: expected "http/protobuf", the only supported protocol (gRPC receivers on port '
+        '4317 usually accept HTTP on 4318), found "grpc"',
     )
     json_only = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "http/json"}
     assert 'found "http/json"' in errors(environ=json_only)[0]
     settings = loaded("--otlp.endpoint=http://c", environ=environ)
     assert settings.otlp.logs_url == "http://c/v1/logs"
-    assert settings.warnings == ("OTEL_EXPORTER_OTLP_PROTOCOL: ignored; --otlp.endpoint is spoken to by http/protobuf",)
+    assert settings.warnings == ("OTEL_EXPORTER_OTLP_PROTOCOL: ignored; the agent uses http/protobuf for --otlp.endpoint",)
 
 
 def test_a_user_in_the_url_becomes_a_header() -> None:

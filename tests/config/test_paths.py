@@ -53,7 +53,7 @@ def test_the_places_that_messages_name_are_those_of_the_system() -> None:
 @pytest.mark.parametrize("path", [r"\x", r"/var/lib/x", "C:x", "C:", r"\app\hold"])
 def test_on_windows_a_path_without_its_drive_or_folder_is_refused(path: str) -> None:
     """It would be of whatever drive, or of whatever folder of the drive, is current."""
-    with pytest.raises(InvalidValue, match="a path with its drive, such as"):
+    with pytest.raises(InvalidValue, match="a path with its drive, for example"):
         file_path(path, "win32")
 
 
@@ -64,7 +64,7 @@ def test_on_windows_a_path_with_its_drive_or_share_stays_as_it_is(path: str) -> 
 
 @pytest.mark.parametrize("path", [r"C:\NUL", r"C:\app\hold:x", r"C:\app\hold.", r"C:\app\HOLDFI~1", r"\\.\pipe\hold"])
 def test_on_windows_a_name_that_means_another_file_is_refused(path: str) -> None:
-    with pytest.raises(InvalidValue, match="that Windows knows by this name alone"):
+    with pytest.raises(InvalidValue, match="that Windows does not rewrite"):
         file_path(path, "win32")
 
 
@@ -131,5 +131,5 @@ def test_on_windows_no_rule_takes_such_a_path(path: str) -> None:
 @pytest.mark.windows
 def test_on_windows_the_recording_is_not_the_outbox_in_another_spelling() -> None:
     args = parser().parse_args([r"--outbox.path=C:\data\outbox.db", "--recording.path=c:/DATA/Outbox.db"])
-    with pytest.raises(ConfigError, match=r"expected another file than outbox\.path"):
+    with pytest.raises(ConfigError, match=r"expected a different file than outbox\.path"):
         load(args, {})

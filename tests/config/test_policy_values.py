@@ -134,5 +134,5 @@ def test_a_policy_file_is_the_approval_section_of_a_settings_file() -> None:
     settings = load_policy("/new.toml", lambda _, __: text)
     assert settings.approval.policy == Policy(Mode.ENFORCE, rules=())
     assert settings.approval_given
-    assert settings.warnings == ("approval.rules: empty, so nothing is ever approved",)
+    assert settings.warnings == ("approval.rules: empty, so no event is ever approved; add a rule",)
     assert not load_policy("/new.toml", lambda _, __: b"").approval_given

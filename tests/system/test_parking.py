@@ -41,7 +41,7 @@ def test_a_parked_record_is_sent_again_by_a_command(tmp_path: Path) -> None:
         refuses.clear()
         command = [sys.executable, "-m", "exporter", "requeue", "--outbox", str(tmp_path / "outbox.db")]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        assert done.stdout == "1 record to send again: otlp 1\n"
+        assert done.stdout == "requeued 1 record: otlp 1\n"
         run.wait_for(lambda: refused[0] in {uid(log) for log in collector.logs})
         run.wait_for(lambda: run.metric("destination_records_parked", destination="otlp") == 0)
         run.wait_for(lambda: run.metric("outbox_records", destination="otlp") == 0)

@@ -198,7 +198,7 @@ def test_on_windows_a_folder_that_everybody_may_write_to_is_exposed(tmp_path: Pa
 
 @pytest.mark.linux("Windows has access lists")
 def test_elsewhere_it_says_that_there_are_no_such_lists(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="access lists are those of Windows"):
+    with pytest.raises(OSError, match="access lists are only available on Windows"):
         access.protect_file(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
     windows.manager.after_start = [ServiceStatus(ServiceState.STOPPED, SERVICE_SPECIFIC_ERROR, 2)]
     assert do(windows, "start") == BAD_USAGE
     err = capsys.readouterr().err
-    assert "its settings are wrong" in err
+    assert "the settings are invalid" in err
     assert "agent.misconfigured" in err
     assert "an old line" not in err
     assert "hush-hush" not in err
@@ -65,7 +65,7 @@ def test_a_start_whose_process_ends_says_that_it_is_tried_again(
 ) -> None:
     windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING), ServiceStatus(ServiceState.STOPPED, 1067)]
     assert do(windows, "start") == FAILED
-    assert "tried again" in capsys.readouterr().err
+    assert "Windows may retry" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_found_is_no_wrong_setting(
@@ -80,7 +80,7 @@ def test_a_program_that_is_not_found_is_no_wrong_setting(
 def test_a_start_that_takes_for_ever_is_given_up(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING)]
     assert do(windows, "start") == FAILED
-    assert "does not run after 60 s" in capsys.readouterr().err
+    assert "not running after 60 s" in capsys.readouterr().err
 
 
 def test_stop_waits_until_it_has_stopped_and_may_be_called_again(windows: FakeWindows) -> None:
@@ -122,7 +122,7 @@ def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest
     windows.manager.after_stop = [ServiceStatus(ServiceState.STOP_PENDING)]
     assert do(windows, "stop") == FAILED
     assert windows.clock.now >= STOP_SECONDS
-    assert "has not stopped" in capsys.readouterr().err
+    assert "not stopped after 10 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", ["start", "stop"])
@@ -149,7 +149,7 @@ def test_the_service_of_another_program_is_not_removed(
     found = windows.manager.services[SERVICE_NAME]
     windows.manager.services[SERVICE_NAME] = replace(found, command=(r"C:\Windows\spoolsv.exe",))
     assert do(windows, "remove") == FAILED
-    assert "the service of another program" in capsys.readouterr().err
+    assert "belongs to another program" in capsys.readouterr().err
     assert windows.manager.asked == []
 
 

@@ -245,7 +245,7 @@ def test_a_link_is_not_followed_wherever_it_leads(
         windows.data.mkdir()
     (windows.data / what).symlink_to(target)
     assert install(windows, outbox(windows)) == FAILED
-    assert "is a link to another place" in capsys.readouterr().err
+    assert "is a link; remove it" in capsys.readouterr().err
     assert str(windows.data / what) not in windows.access.entries
     assert not windows.manager.services
     if target.is_dir():
@@ -269,7 +269,7 @@ def test_a_folder_that_holds_other_things_is_not_taken_from_those_who_use_it(
     windows.data.mkdir()
     (windows.data / "Documents").mkdir()
     assert install(windows, outbox(windows)) == FAILED
-    assert "holds Documents" in capsys.readouterr().err
+    assert "contains Documents" in capsys.readouterr().err
     assert not windows.access.entries
     assert not windows.manager.services
 
@@ -308,7 +308,7 @@ def test_the_service_of_another_program_is_not_changed(
     windows.manager.services["spooler"] = other
     windows.manager.statuses["spooler"] = ServiceStatus(ServiceState.RUNNING)
     assert install(windows, "--name=spooler", outbox(windows)) == FAILED
-    assert "spooler is the service of another program" in capsys.readouterr().err
+    assert "spooler: this service belongs to another program" in capsys.readouterr().err
     assert windows.manager.services["spooler"] == other
     assert windows.sources == {SERVICE_NAME}
 
@@ -388,7 +388,7 @@ def test_a_place_of_another_service_is_never_granted(
     windows.access.entries[str(other)] = ((service_sid("azse-2"), MODIFY),)
     assert install(windows, f"--outbox.path={other / 'outbox.db'}") == DONE
     err = capsys.readouterr().err
-    assert f"outbox.path is in the folder of another service: set it to a path below {windows.data}" in err
+    assert f"outbox.path: in the folder of another service; set it to a path in {windows.data}" in err
     assert "icacls" not in err
 
 
@@ -515,7 +515,7 @@ def test_a_secret_in_a_variable_of_the_machine_is_reported(
     assert install(windows, outbox(windows)) == DONE
     err = capsys.readouterr().err
     for name in windows.variables:
-        assert f"{name} is a variable that every user of this machine can read" in err
+        assert f"{name}: every user of this machine can read this variable" in err
     assert "hush-hush" not in err
 
 
@@ -530,9 +530,9 @@ def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_pack
 
 
 def test_what_this_system_lacks_is_a_warning(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
-    windows.manager.lacks = ("this system's service manager does not know recovery actions",)
+    windows.manager.lacks = ("this version of Windows does not support recovery actions; the service works without it",)
     assert install(windows, outbox(windows)) == DONE
-    assert "warning: this system's service manager" in capsys.readouterr().err
+    assert "warning: this version of Windows does not support" in capsys.readouterr().err
 
 
 def test_a_second_service_has_its_own_name_account_and_folder(windows: FakeWindows) -> None:
@@ -559,7 +559,7 @@ def test_a_secret_is_no_flag_of_a_service_either(windows: FakeWindows, capsys: p
 
 
 def test_a_password_in_an_address_is_not_kept_where_every_user_can_read_it(windows: FakeWindows) -> None:
-    with pytest.raises(ConfigError, match=r"--otlp\.endpoint: it holds a secret") as caught:
+    with pytest.raises(ConfigError, match=r"--otlp\.endpoint: contains a secret") as caught:
         install(windows, "--otlp.endpoint=https://me:hush-hush@collector.example", outbox(windows))
     assert "hush-hush" not in str(caught.value.errors) + str(windows.reports)
     assert not windows.manager.services
@@ -568,7 +568,7 @@ def test_a_password_in_an_address_is_not_kept_where_every_user_can_read_it(windo
 @pytest.mark.linux("it says so where there is no service manager")
 def test_elsewhere_it_says_that_it_is_for_windows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["service", "start"]) == BAD_USAGE
-    assert "for Windows" in capsys.readouterr().err
+    assert "only available on Windows" in capsys.readouterr().err
 
 
 def test_the_settings_file_that_is_written_sets_a_hold_file_and_nothing_else(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_wrong_settings_stop_the_service_with_their_code_and_start_says_so(servi
     (Path(service.folder) / "config.toml").write_text('[approval]\nmode = "yes"\n')
     started = action(service, "start")
     assert started.returncode == BAD_USAGE
-    assert "its settings are wrong" in started.stderr
+    assert "the settings are invalid" in started.stderr
     assert "[approval] mode" in started.stderr
     status = status_of(service)
     assert (status.win32_exit_code, status.specific_exit_code) == (SERVICE_SPECIFIC_ERROR, 2)
