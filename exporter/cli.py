@@ -101,7 +101,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "run": ("run the agent", "run", "run"),
     "demo": ("run a complete demo on this machine, with a simulated Azure", "demo", "demo"),
     "simulate": ("run only the simulated metadata service", "simulate", "simulate"),
-    "replay": ("decide recorded events again, and show each decision with its reasons", "replay.command", "replay"),
+    "replay": ("replay recorded documents and show each decision with its reasons", "replay.command", "replay"),
     "check": ("check the settings; with --probe, also every connection and file", "check.command", "check"),
     "service": ("install, remove, start, or stop the agent as a Windows service", "service.command", "service"),
     "tail": ("read records from Event Hubs or from the outbox", "tail.command", "tail"),

@@ -71,7 +71,7 @@ def same_folder(one: str, other: str) -> bool:
 
 
 def _plain(path: str) -> str:
-    """Return the path without doubled separators; at its start they are kept on Windows, where they have a meaning."""
+    """Return the path without doubled separators; on Windows, separators at its start have a meaning and are kept."""
     if sys.platform != "win32":
         path = "/" + path.lstrip("/")
     return os.path.normcase(os.path.normpath(path))

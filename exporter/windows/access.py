@@ -64,7 +64,7 @@ _FILE_PERSISTENT_ACLS: Final = 0x8
 
 
 def service_sid(name: str) -> str:
-    r"""Return the SID of `NT SERVICE\name`: S-1-5-80 and the SHA-1 of the upper-case name [Service SIDs; sc showsid]."""
+    r"""Return the SID of `NT SERVICE\name`: S-1-5-80 and the SHA-1 of the upper-case name [Service SIDs, `sc`]."""
     digest = hashlib.sha1(name.upper().encode("utf-16-le"), usedforsecurity=False).digest()
     return "S-1-5-80-" + "-".join(str(part) for part in struct.unpack("<5I", digest))
 

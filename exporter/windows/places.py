@@ -40,7 +40,7 @@ FILE_NOT_FOUND: Final = 2
 
 
 def program_data(environ: Mapping[str, str]) -> str:
-    r"""Return `%ProgramData%\azure-scheduled-events-exporter`, or a path in `C:\ProgramData` if the variable isn't local.
+    r"""Return `%ProgramData%\azure-scheduled-events-exporter`, in `C:\ProgramData` if the variable isn't local.
 
     Names of variables are case-insensitive on Windows.
     """

@@ -139,8 +139,8 @@ class Manager(Protocol):
 def command_line(words: Sequence[str]) -> str:
     """Return the words as `ImagePath`, quoted by Windows' rules, with the program always in quotation marks.
 
-    Without them, Windows would try `C:\\Program.exe` for `C:\\Program Files\\…` [CreateProcess]. Raises ValueError for a
-    percent sign, since the service manager replaces `%NAME%` there, and for a quotation mark in the program's name.
+    Without them, Windows would try `C:\\Program.exe` for `C:\\Program Files\\…` [CreateProcess]. Raises ValueError for
+    a percent sign, since the service manager replaces `%NAME%` there, and for a quotation mark in the program's name.
     """
     if any("%" in word for word in words):
         raise ValueError("a service's command line cannot contain a percent sign")
@@ -169,8 +169,8 @@ def sentence_of(number: int, name: str, reason: str) -> str:
         1058: f"{name}: disabled; run `{install_command(name)}` again, which enables it",
         SERVICE_DOES_NOT_EXIST: f"{name}: not installed; run `{install_command(name)}` first",
         SERVICE_CANNOT_ACCEPT_CTRL: f"{name}: cannot be stopped while it starts; try again when it runs",
-        1069: f"{name}: not allowed to log on; in the local security policy, grant `NT SERVICE\\ALL SERVICES` the right "
-        "to log on as a service",
+        1069: f"{name}: not allowed to log on; in the local security policy, grant `NT SERVICE\\ALL SERVICES` the "
+        "right to log on as a service",
         1072: f"{name}: being removed; close the Services window and other programs that show services, then try again",
     }
     return sentences.get(number, f"{name}: {reason.strip().rstrip('.')} (Windows error {number})")

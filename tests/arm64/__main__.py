@@ -30,7 +30,7 @@ SIGNAL: Final = (
     "sys.version.split()[0], 'SQLite', sqlite3.sqlite_version, ssl.OPENSSL_VERSION)"
 )
 DEMO: Final = "python -m exporter demo --listen=127.0.0.1:0"
-ARRIVED: Final = "Every record arrived in every output, under one id."
+ARRIVED: Final = "Every record arrived in every output, with the same id."
 """The demo's last line."""
 PYTEST: Final = ("-p", "no:cacheprovider", "--color=no", "--tb=short", "-o", "faulthandler_timeout=600")
 EXAMPLES: Final = "0.1"

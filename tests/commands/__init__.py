@@ -1,1 +1,1 @@
-"""Tests of the commands as they are typed."""
+"""Tests of the commands, run as on the command line."""

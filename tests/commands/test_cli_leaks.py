@@ -1,4 +1,4 @@
-"""What was given where no secret belongs is refused or blanked, and never repeated."""
+"""Secrets given in the wrong place are rejected or redacted, and never repeated."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PEMS = {
 
 
 def silent(said: str) -> bool:
-    """Whether nothing of the key or of the word that stands for a password is in there."""
+    """Return whether the text contains no part of the key or of the test password."""
     return not any(part in said for part in (BODY[:12], BODY[-12:], "QRSTUVWX", WORD[:10], WORD[-10:]))
 
 
 @pytest.mark.parametrize("form", PEMS)
 @pytest.mark.parametrize("name", [*[s.name for s in catalogue() if not s.secret], "config.file"])
-def test_a_key_in_place_of_a_value_is_refused_and_not_repeated(name: str, form: str) -> None:
+def test_key_in_place_of_a_value_is_rejected_and_not_repeated(name: str, form: str) -> None:
     """Every setting, from flag and environment: exit code 2, and no line of the key."""
     flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
     variable = f"SCHEDULED_EVENTS_{name.replace('.', '_').upper()}"
@@ -46,8 +46,8 @@ def test_a_key_in_place_of_a_value_is_refused_and_not_repeated(name: str, form: 
 
 @pytest.mark.parametrize("form", PEMS)
 @pytest.mark.parametrize("kind", ["CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"])
-def test_a_key_in_a_variable_of_opentelemetry_is_refused(kind: str, form: str) -> None:
-    """As in our own variables, for all signals and for logs alone."""
+def test_key_in_a_variable_of_opentelemetry_is_rejected(kind: str, form: str) -> None:
+    """As for the agent's variables, for all signals and for logs only."""
     for variable in (f"OTEL_EXPORTER_OTLP_{kind}", f"OTEL_EXPORTER_OTLP_LOGS_{kind}"):
         environ = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": "http://127.0.0.1:9", variable: PEMS[form]}
         code, said = run("check", environ=environ)
@@ -83,8 +83,8 @@ COMMANDS = [
 
 @pytest.mark.parametrize("form", [TEXT, *PEMS.values()])
 @pytest.mark.parametrize("words", COMMANDS)
-def test_no_argument_takes_a_secret(words: tuple[str, ...], form: str) -> None:
-    """A connection string or a key as any argument of any command: exit code 2, and it is on neither stream."""
+def test_no_argument_accepts_a_secret(words: tuple[str, ...], form: str) -> None:
+    """A connection string or a key as any argument of any command: exit code 2, and neither stream contains it."""
     given = (*words[:-1], f"{words[-1]}={form}") if words[-1].startswith("--") else (*words, "--", form)
     code, said = run(*given)
     assert (code, silent(said), is_silent_of_the_key(said)) == (2, True, True), said
@@ -92,7 +92,7 @@ def test_no_argument_takes_a_secret(words: tuple[str, ...], form: str) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_arguments_are_redacted_before_they_are_cut(words: tuple[str, ...]) -> None:
-    """A password so long that the `@` behind it would be cut away."""
+    """The password is so long that the cut would remove the `@` after it."""
     lengths = (4, 9) if words == ("replay",) else (4, 9, 400)  # no file system takes the longest as a name
     given = [f"{scheme}user:{WORD * length}@h/?token={WORD}" for scheme in ("http://", "") for length in lengths]
     for text in given:
@@ -134,8 +134,8 @@ URLS = [
 
 @pytest.mark.parametrize("text", URLS)
 @pytest.mark.parametrize("name", ["otlp.endpoint", "source.url", "event_hubs.custom_endpoint", "web.listen_address"])
-def test_an_error_about_an_address_repeats_no_credential(name: str, text: str) -> None:
-    """Neither what stands before an `@` nor what follows `?` or `#`, whatever its name."""
+def test_errors_about_an_address_repeat_no_credential(name: str, text: str) -> None:
+    """Neither the text before an `@` nor the text after `?` or `#`, whatever its name."""
     setting = next(s for s in catalogue() if s.name == name)
     section, _, key = name.partition(".")
     said = " ".join(errors(f"{setting.flag}={text}") + errors(environ={setting.env: text}))
@@ -163,8 +163,8 @@ JWT = f"eyJhbGciOiJIUzI1NiJ9.{WORD}.{WORD}"
         f"/run/{JWT}",
     ],
 )
-def test_url_or_token_as_a_path_is_refused_and_not_repeated(name: str, text: str) -> None:
-    """Whatever the password holds: exit code 2, and what it is."""
+def test_url_or_token_as_a_path_is_rejected_and_not_repeated(name: str, text: str) -> None:
+    """Whatever the password contains: exit code 2, and the type of the secret."""
     flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
     code, said = run("check", f"{flag}={text}")
     assert (code, silent(said)) == (2, True), said
@@ -182,15 +182,15 @@ def test_url_or_token_as_a_path_of_a_command_is_not_repeated(words: tuple[str, .
 
 @pytest.mark.parametrize("name", PATHS)
 def test_user_and_password_without_a_scheme_are_not_shown(tmp_path: Path, name: str) -> None:
-    """Such a text may be a path: it is taken, and what looks like a password is blanked."""
+    """Such a text can be a path: it's accepted, and the part that looks like a password is redacted."""
     setting = next(s for s in catalogue() if s.name == name)
     outbox = f"--outbox.path={tmp_path}/o.db" if name != "outbox.path" else "--"
     for password in (WORD, f"{WORD[:10]}@{WORD[-10:]}", f"{WORD[:10]}/{WORD[-10:]}"):
         assert silent(said := run("check", f"{setting.flag}=user:{password}@h:4318", outbox)[1]), said
 
 
-def test_an_error_still_shows_what_is_no_credential() -> None:
-    """Scheme and host of a URL, and plain values, as they were given."""
+def test_errors_show_values_that_are_not_credentials() -> None:
+    """Scheme and host of a URL, and plain values, are shown unchanged."""
     assert describe("http://127.0.0.1:9/v1/x") == '"http://127.0.0.1:9/v1/x"'
     assert describe(f"http://u:{WORD}@collector:4318/?a={WORD}").endswith('collector:4318/?<secret>"')
     assert describe("2 minutes") == '"2 minutes"'
@@ -210,13 +210,13 @@ def test_an_error_still_shows_what_is_no_credential() -> None:
         f"https://h/x?token={WORD}",
     ],
 )
-def test_foreign_text_is_redacted_of_keys(text: str) -> None:
+def test_keys_in_foreign_text_are_redacted(text: str) -> None:
     """PEM blocks to their end, and names of keys in other spellings."""
     assert silent(redact(text)), redact(text)
 
 
-def test_redaction_of_keys_takes_time_in_proportion() -> None:
-    """Text that begins like a key, a user or a query again and again is not searched for ever."""
+def test_redaction_time_of_keys_is_linear() -> None:
+    """Text with many starts of keys, users, or queries is searched in linear time."""
     began = time.process_time()
     for seed in ("-----BEGIN", "MII", "a:", "a:b@", ":/a?", "?token", "%41", "&key", "-----BEGIN X-----END"):
         assert len(redact(seed * 30_000)) > 0
@@ -245,8 +245,8 @@ WEB = {
 
 
 @pytest.mark.parametrize("case", WEB)
-def test_a_web_config_error_repeats_nothing_of_the_file(tmp_path: Path, case: str) -> None:
-    """File, line or key, and what was expected; never a password that stands in the wrong place."""
+def test_web_config_errors_repeat_nothing_of_the_file(tmp_path: Path, case: str) -> None:
+    """They contain file, line or key, and the expected value; never a misplaced password."""
     path = tmp_path / "web.yml"
     path.write_text(WEB[case])
     code, said = run("check", f"--web.config.file={path}")
@@ -255,7 +255,7 @@ def test_a_web_config_error_repeats_nothing_of_the_file(tmp_path: Path, case: st
     assert "expected" in said or "this is" in said
 
 
-def test_a_line_break_in_the_name_of_a_file_makes_no_line(tmp_path: Path) -> None:
+def test_line_break_in_a_file_name_forges_no_line(tmp_path: Path) -> None:
     """A settings file's name can't forge a line on standard error."""
     for words in (("check", f"--config.file={tmp_path}/a\nforged"), ("run", f"--config.file={tmp_path}/a\x85forged")):
         code, said = run(*words)

@@ -1,4 +1,4 @@
-"""A connection string that lands where a path is asked for is named as what it is, and its key is never printed."""
+"""A connection string given as a path is identified as such, and its key is never printed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PATHS = [
 
 
 def run(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int | str | None, str]:
-    """Exit code and all that was printed."""
+    """Return the exit code and the output of both streams."""
     said = io.StringIO()
     before = dict(os.environ)
     os.environ.update(environ or {})
@@ -62,7 +62,7 @@ def run(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int | st
 
 
 def is_silent_of_the_key(said: str) -> bool:
-    """Whether no part of the key is in there that would tell anything, in any spelling."""
+    """Return whether the text contains no usable part of the key, in any spelling."""
     plain = urllib.parse.unquote(urllib.parse.unquote(said)).lower()
     return not any(KEY[at : at + 8].lower() in plain for at in range(len(KEY) - 8))
 
@@ -70,8 +70,8 @@ def is_silent_of_the_key(said: str) -> bool:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", ["run", "check"])
 @pytest.mark.parametrize("name", [*PATHS, "config.file"])
-def test_a_connection_string_as_a_path_is_named_and_not_printed(command: str, name: str, form: str) -> None:
-    """Every setting that takes a path refuses it with exit code 2, from flag and environment, without the key."""
+def test_connection_string_as_a_path_is_identified_and_not_printed(command: str, name: str, form: str) -> None:
+    """Every path setting rejects it with exit code 2, from flag and environment, without the key."""
     flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
     code, said = run(command, f"{flag}={FORMS[form]}")
     assert (code, f"{flag}: {SENTENCE}" in said) == (2, True), said
@@ -96,15 +96,15 @@ def test_a_connection_string_as_a_path_is_named_and_not_printed(command: str, na
         ("demo", "--scenario"),
     ],
 )
-def test_every_command_refuses_it(words: tuple[str, ...], form: str) -> None:
-    """Also where a command takes a path of its own: exit code 2, the sentence, and no key."""
+def test_every_command_rejects_a_connection_string(words: tuple[str, ...], form: str) -> None:
+    """Also for a command's own path arguments: exit code 2, the explanation, and no key."""
     inputs = ("live-migration",) if words == ("replay", "--config.file") else ()
     code, said = run(*words, FORMS[form], *inputs)
     assert (code, SENTENCE in said) == (2, True), said
     assert is_silent_of_the_key(said)
 
 
-def test_a_file_and_the_variables_of_opentelemetry_refuse_it_too() -> None:
+def test_file_and_variables_of_opentelemetry_reject_a_connection_string() -> None:
     """In the settings file, in a rule's require_file, and in OTEL_EXPORTER_OTLP_CERTIFICATE."""
     rule = f'[{{ name = "a", event_type = ["Freeze"], require_file = "/{TEXT}" }}]'
     toml = f'[outbox]\npath = "{TEXT}"\n[approval]\nrules = {rule}\n[otlp]\nendpoint = "http://127.0.0.1:4318"\n'
@@ -114,8 +114,8 @@ def test_a_file_and_the_variables_of_opentelemetry_refuse_it_too() -> None:
 
 
 @pytest.mark.parametrize("name", [s.name for s in catalogue() if not s.secret and s.name not in PATHS])
-def test_no_other_setting_takes_one_either(name: str) -> None:
-    """A name or an address that is a connection string would be published: refused, and not printed."""
+def test_other_settings_reject_a_connection_string(name: str) -> None:
+    """As a name or an address it would be published: it's rejected, and not printed."""
     setting = next(s for s in catalogue() if s.name == name)
     sentences = errors(f"{setting.flag}={TEXT}")
     assert sentences
@@ -123,13 +123,13 @@ def test_no_other_setting_takes_one_either(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/run/credentials/azse/event-hubs", "shared-access-key.txt", "C:\\keys\\endpoint=1"])
-def test_a_path_stays_a_path(path: str) -> None:
-    """A file that is merely named after what it holds is taken."""
+def test_path_named_after_a_key_is_accepted(path: str) -> None:
+    """Only the file's name resembles a secret."""
     assert not is_connection_string(path)
 
 
-def test_usage_errors_and_unreadable_files_do_not_print_it(tmp_path: Path) -> None:
-    """An unknown flag or command, a password in an address, and a key inside a file that is not what it should be."""
+def test_usage_errors_and_unreadable_files_do_not_print_secrets(tmp_path: Path) -> None:
+    """An unknown flag or command, a password in an address, and a key in a file of another format."""
     holder = tmp_path / "connection"
     holder.write_text(TEXT)
     for words in (
@@ -151,8 +151,8 @@ def test_usage_errors_and_unreadable_files_do_not_print_it(tmp_path: Path) -> No
         assert is_silent_of_the_key(said), (words, said)
 
 
-def test_neither_repr_nor_log_nor_summary_holds_a_key() -> None:
-    """What holds the settings prints without the secret, and the log hides it percent-encoded too."""
+def test_repr_log_and_summary_contain_no_key() -> None:
+    """Objects with settings print without the secret, and the log hides it percent-encoded too."""
     from exporter.sinks.event_hubs.address import Address  # azure's SDK is loaded for this test alone
 
     secret = Secret(TEXT + ";EntityPath=hub")

@@ -1,4 +1,4 @@
-"""The command line: help in groups, one way for one thing, and what is said of a mistyped word."""
+"""The command line: grouped help, shared formats of values, and errors for mistyped words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS: Final = {"DURATION", "FILE", "FOLDER", "ADDRESS", "SIZE", "URL", "NAME", 
 
 
 def help_of(words: tuple[str, ...], columns: int = 100) -> str:
-    """What `--help` prints where the terminal has so many columns."""
+    """Return the output of `--help` on a terminal of this width."""
     done = subprocess.run(
         [sys.executable, "-m", "exporter", *words, "--help"],
         capture_output=True,
@@ -39,7 +39,7 @@ def help_of(words: tuple[str, ...], columns: int = 100) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What standard error says of a command line that is bad usage; nothing else is printed."""
+    """Return the standard error of a bad command line; nothing else may be printed."""
     try:
         code = main(words)
     except SystemExit as error:
@@ -55,7 +55,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.parametrize("words", PARTS, ids=lambda words: "-".join(words) or "program")
 def test_help_is_as_published(words: tuple[str, ...]) -> None:
-    """The program's and each command's own options, whatever Python prints them; settings are told by their page."""
+    """The options of the program and of each command, on every Python; settings have their own page."""
     text = help_of(words)
     own = re.split(rf"(?m)^\[(?:{'|'.join(SECTIONS)})\]:$", text)[0].rstrip() + "\n"
     path = GOLDEN / f"{'-'.join(words) or 'program'}.txt"
@@ -67,7 +67,7 @@ def test_help_is_as_published(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("columns", [50, 250])
 def test_help_fits_the_terminal_and_is_never_wider_than_100_columns(columns: int) -> None:
-    """Text is wrapped; what can't be, such as the name of a variable, has a line of its own."""
+    """Text is wrapped; unbreakable text, for example the name of a variable, has its own line."""
     for words in PARTS:
         text = help_of(words, columns)
         usage = text.splitlines()[0]
@@ -77,13 +77,13 @@ def test_help_fits_the_terminal_and_is_never_wider_than_100_columns(columns: int
         assert too_wide(text) == []
 
 
-def test_help_names_each_value_by_a_word_of_the_house() -> None:
-    """DURATION, FILE, ADDRESS and their like, or the words that there are: no word is made of a setting's name."""
+def test_help_uses_the_same_placeholders_everywhere() -> None:
+    """DURATION, FILE, ADDRESS, and so on, or the list of words: no placeholder is derived from a setting's name."""
     for setting in catalogue():
         assert setting.secret or setting.kind.word in WORDS or "|" in setting.kind.word, setting.name
 
 
-# -- what is mistyped
+# -- mistyped words
 
 
 @pytest.mark.parametrize(
@@ -105,55 +105,55 @@ def test_help_names_each_value_by_a_word_of_the_house() -> None:
         *(((name, "--format", "jsn"), "did you mean json?", "timeline") for name in ("check", "simulate", "tail")),
     ],
 )
-def test_a_mistyped_word_is_answered_with_the_nearest_and_with_all(
+def test_error_of_a_mistyped_word_has_the_nearest_word_and_the_list(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str, listed: str
 ) -> None:
-    """Exit code 2; the sentence and the list below it on standard error, the list within 100 columns."""
+    """Exit code 2; the error and the list are on standard error, the list within 100 columns."""
     said = refused(capsys, *words)
     assert sentence in said
     assert listed in said.partition(sentence)[2]
     assert too_wide(said.partition(sentence)[2]) == []
 
 
-def test_a_word_that_is_near_to_nothing_gets_the_list_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """No guess is better than a wild one."""
+def test_error_of_a_word_without_a_near_match_has_only_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong suggestion is worse than none."""
     said = refused(capsys, "xyzzy")
     assert "did you mean" not in said
     assert all(name in said for name in COMMANDS)
 
 
-def test_the_value_of_an_unknown_flag_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """It may be a password that was meant for another program."""
+def test_value_of_an_unknown_flag_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be a password for another program."""
     assert "hunter2" not in refused(capsys, "run", "--pasword=hunter2")
     assert "hunter2" not in refused(capsys, "run", "--pasword", "hunter2")
 
 
-def test_another_vm_of_a_set_is_no_mistyped_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that differs in its digits alone is replayed: what would the neighbour that no event names have done?"""
+def test_vm_name_that_differs_only_in_digits_is_not_a_mistyped_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """It's replayed as a neighbour that no event names."""
     assert main(["replay", "user-reboot", "--vm", "vm-7"]) == 0
     assert "(no event names vm-7; the documents name vm-1 (--vm))" in capsys.readouterr().out
 
 
-# -- one way for one thing
+# -- formats of values
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90)])
-def test_a_duration_is_written_with_its_unit(text: str, seconds: float) -> None:
-    """As Prometheus writes it."""
+def test_duration_is_written_with_its_unit(text: str, seconds: float) -> None:
+    """The format is that of Prometheus."""
     assert duration_argument(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "5", "0.5", "1.5s", "nan", "inf", "1e9", "five", "5 s", "99999999999y", "٣"]
 )
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    """Nothing that never ends, and nothing that does not wait at all."""
+def test_invalid_duration_is_rejected_with_an_example(text: str) -> None:
+    """Infinite and zero durations are invalid too."""
     with pytest.raises(argparse.ArgumentTypeError, match='for example "500ms" or "2m"'):
         duration_argument(text)
 
 
-def test_a_time_is_an_instant_or_how_long_ago() -> None:
-    """`1h` is an hour ago."""
+def test_time_is_an_instant_or_an_age() -> None:
+    """`1h` means one hour ago."""
     before = datetime.now(UTC) - timedelta(hours=1)
     ago = begin_argument("1h")
     assert isinstance(ago, datetime)
@@ -169,8 +169,8 @@ def test_a_time_is_an_instant_or_how_long_ago() -> None:
     [("100MB", 10**8), ("100MiB", 100 << 20), ("2 GB", 2 * 10**9), ("2048KiB", 2 << 20), ("1TiB", 1 << 40),
      ("104857600", 104857600), ("104857600B", 104857600), ("1100kB", 1100000), ("1100KB", 1100000)],
 )  # fmt: skip
-def test_a_size_is_read_alike_from_flag_variable_and_file(text: str, size: int) -> None:
-    """MB is 10^6 bytes and MiB 2^20 of them, everywhere; a bare number is bytes."""
+def test_size_has_the_same_format_in_flag_variable_and_file(text: str, size: int) -> None:
+    """MB is 10^6 bytes and MiB is 2^20 bytes everywhere; a number without a unit is bytes."""
     assert loaded(f"--outbox.max-bytes={text}").outbox.max_bytes == size
     assert loaded(environ={"SCHEDULED_EVENTS_OUTBOX_MAX_BYTES": text}).outbox.max_bytes == size
     assert loaded(toml=f'[recording]\nmax_bytes = "{text}"').recording.max_bytes == size
@@ -178,14 +178,14 @@ def test_a_size_is_read_alike_from_flag_variable_and_file(text: str, size: int) 
 
 
 @pytest.mark.parametrize("text", ["100", "100mb", "100M", "1.5GB", "-1MB", "MB", "1e9", "2TiB", "100 000 000", "١MB"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
-    """Too small, too large, and units that could be taken for either power."""
+def test_invalid_size_is_rejected_with_examples(text: str) -> None:
+    """Too small, too large, and ambiguous units."""
     (said,) = errors(f"--outbox.max-bytes={text}")
     assert 'a size from 1MiB to 1TiB, for example "100MB" (10^6 bytes each), "100MiB" (2^20)' in said
 
 
-def test_the_default_of_a_size_is_shown_with_its_unit() -> None:
-    """And what is shown is read as the same."""
+def test_default_of_a_size_is_shown_with_its_unit() -> None:
+    """The shown value can be read back."""
     (setting,) = [setting for setting in catalogue() if setting.name == "outbox.max_bytes"]
     assert setting.kind.show(setting.default) == '"100MiB"'
     assert setting.kind.read("100MiB") == setting.default

@@ -1,4 +1,4 @@
-"""The command `requeue`: parked records are sent again, by a second process, beside an agent that runs or does not."""
+"""The command `requeue`: a second process sends parked records again, next to a running or a stopped agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.outbox_content import a_record as a_small_record
 
 
 def parked_outbox(path: Path, numbers: Sequence[int] = (1, 2, 3)) -> None:
-    """An outbox at rest whose records both destinations have parked, but the last one, which waits."""
+    """Return an outbox without agent in which both destinations have parked all records except the last one."""
     outbox = opened(path)
     outbox.commit(STATE, [a_small_record(number) for number in numbers])
     for name in BOTH:
@@ -39,7 +39,7 @@ def parked_outbox(path: Path, numbers: Sequence[int] = (1, 2, 3)) -> None:
 
 
 def counts(path: Path) -> dict[str, tuple[int, int]]:
-    """By destination how many records wait and how many are parked, as an agent that starts now counts them."""
+    """Return the numbers of waiting and parked records by destination, as a starting agent counts them."""
     outbox = opened(path)
     found = {name: (queue.records, queue.parked) for name, queue in outbox.queues().items()}
     outbox.close()
@@ -52,8 +52,8 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, out, err
 
 
-def test_parked_records_of_an_agent_at_rest_wait_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them, in their old order; a second time there is nothing to do, which is no error."""
+def test_parked_records_of_a_stopped_agent_wait_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them, in their old order; a second call has nothing to do and succeeds."""
     path = tmp_path / "outbox.db"
     parked_outbox(path)
     assert run(capsys, "--outbox", str(path)) == (0, "requeued 4 records: event_hubs 2, otlp 2\n", "")
@@ -65,7 +65,7 @@ def test_parked_records_of_an_agent_at_rest_wait_again(tmp_path: Path, capsys: p
 
 
 def test_one_destination_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the other one refused stays parked. The outbox of the settings is the default."""
+    """Records that the other destination rejected stay parked. The default is the outbox of the settings."""
     path = tmp_path / "outbox.db"
     parked_outbox(path)
     code, out, _ = run(capsys, "--outbox.path", str(path), "--destination", "otlp")
@@ -77,7 +77,7 @@ def test_one_destination_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def no_file(_path: Path) -> None:
-    """Nothing is there."""
+    """Create no file."""
 
 
 def no_database(path: Path) -> None:
@@ -90,7 +90,7 @@ def foreign(path: Path) -> None:
 
 
 def damaged(path: Path) -> None:
-    """The first byte that SQLite can't make sense of is in the message of its error."""
+    """The first invalid byte is in SQLite's error message."""
     opened(path).close()
     path.write_bytes(path.read_bytes().replace(b"queue_seq", b"queue_se\xff", 1))
 
@@ -100,10 +100,10 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [no_file, no_database, foreign, damaged, empty])
-def test_what_is_no_outbox_is_named_and_left_alone(
+def test_files_that_are_not_an_outbox_are_reported_and_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
 ) -> None:
-    """Exit code 1 and a sentence; no file is made, and none is changed."""
+    """Exit code 1 and an error; no file is created or changed."""
     path = tmp_path / "outbox.db"
     make(path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -114,8 +114,8 @@ def test_what_is_no_outbox_is_named_and_left_alone(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_file_that_somebody_holds_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After five seconds of waiting it says so, and has changed nothing."""
+def test_locked_file_is_reported_and_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes after a wait of five seconds, and nothing has changed."""
     path = tmp_path / "outbox.db"
     parked_outbox(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -138,8 +138,8 @@ def as_a_second_process(path: Path) -> str:
     return done.stdout
 
 
-def test_a_running_agent_sends_them_again_and_counts_right(tmp_path: Path) -> None:
-    """The delivery looks each second while something is parked; the gauges follow, before and after it is sent."""
+def test_running_agent_sends_requeued_records_and_counts_correctly(tmp_path: Path) -> None:
+    """The delivery checks every second while something is parked; the gauges are right before and after it."""
     refuses = [True]
     bad = [a_record(number, subject=f"event-{number}") for number in (1, 2)]
     ids = {record.id for record in bad}
@@ -164,8 +164,8 @@ def test_a_running_agent_sends_them_again_and_counts_right(tmp_path: Path) -> No
         assert line.turn() > LOOK_AGAIN_SECONDS
 
 
-def test_what_is_still_refused_is_parked_again(tmp_path: Path) -> None:
-    """Once another record is accepted; it blocks nothing meanwhile."""
+def test_record_that_is_rejected_again_is_parked_again(tmp_path: Path) -> None:
+    """As soon as another record is accepted; it blocks nothing meanwhile."""
     bad = a_record(1, subject="event-1")
     backend = Backend(lambda records: Permanent("rejected") if bad.id in {record.id for record in records} else None)
     with Line(tmp_path, backend) as line:
@@ -178,8 +178,8 @@ def test_what_is_still_refused_is_parked_again(tmp_path: Path) -> None:
         assert (line.waiting(), line.parked()) == (0, 1)
 
 
-def test_a_sleeping_thread_notices_it(tmp_path: Path) -> None:
-    """Nobody wakes it: it looks by itself."""
+def test_sleeping_delivery_notices_requeued_records(tmp_path: Path) -> None:
+    """It checks by itself, without a wake-up."""
     backend = Backend()
     with Line(tmp_path, Backend()) as line:
         line.put(a_record(1))
@@ -191,16 +191,15 @@ def test_a_sleeping_thread_notices_it(tmp_path: Path) -> None:
         thread.stop()
 
 
-def test_counts_stay_right_while_all_write_at_once(tmp_path: Path) -> None:
-    """An agent that commits, two deliveries that park and deliver, and a second process that lets records wait again:
-    afterwards the counts in memory are those of the file."""
+def test_counts_stay_correct_during_concurrent_writes(tmp_path: Path) -> None:
+    """An agent commits, two deliveries park and deliver, and a second process requeues: memory and file agree."""
     outbox = opened(tmp_path / "o.db")
     over = threading.Event()
 
     def deliver(name: str) -> None:
         number = 0
         while not over.is_set():
-            with contextlib.suppress(Exception):  # a busy file: it is remembered, and tried again
+            with contextlib.suppress(Exception):  # a busy file: tried again later
                 for queued in outbox.next(name, 3):
                     number += 1
                     if number % 2:
@@ -210,7 +209,7 @@ def test_counts_stay_right_while_all_write_at_once(tmp_path: Path) -> None:
 
     def let_wait_again() -> None:
         while not over.is_set():
-            with contextlib.suppress(Exception):  # likewise
+            with contextlib.suppress(Exception):  # see above
                 requeue(outbox.path, "otlp")
 
     threads = [threading.Thread(target=deliver, args=(name,)) for name in BOTH]
@@ -218,14 +217,14 @@ def test_counts_stay_right_while_all_write_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for number in range(150):
-        with contextlib.suppress(Exception):  # likewise
+        with contextlib.suppress(Exception):  # see above
             outbox.commit(STATE, [a_small_record(number)])
         outbox.queues()
     over.set()
     for thread in threads:
         thread.join(30)
     for name in BOTH:
-        outbox.next(name, 1)  # writes what the busy file did not take
+        outbox.next(name, 1)  # writes what the busy file rejected
     found = {name: (queue.records, queue.parked) for name, queue in outbox.queues().items()}
     outbox.close()
     assert found == counts(tmp_path / "o.db")

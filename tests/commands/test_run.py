@@ -1,4 +1,4 @@
-"""How `run` waits for the agent: to its end, or after a stop for a while."""
+"""How `run` waits for the agent: until it ends or, after a stop, for a limited time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Stop = Callable[[], None]
 
 
 class Stops:
-    """What ends the process: `stop` once it is known."""
+    """A source of stops: `stop` is set once it's known."""
 
     def __init__(self) -> None:
         self._known = threading.Event()
@@ -32,7 +32,7 @@ class Stops:
 
 
 class StuckStream:
-    """A log whose lines nobody reads."""
+    """A log whose lines are never read."""
 
     def write_line(self, line: bytes) -> None:
         del line
@@ -60,8 +60,8 @@ def test_agent_that_ends_after_a_stop_gives_its_exit_code() -> None:
     assert logged(log, text) == ""
 
 
-def test_agent_that_never_ends_is_left_behind_and_its_place_is_logged() -> None:
-    """Wherever it is: here it waits for a log that does not take a line. The exit code is still 0."""
+def test_agent_that_never_ends_is_abandoned_and_its_place_is_logged() -> None:
+    """Here it waits for a blocked log. The exit code is still 0."""
     text, stops, stuck = io.StringIO(), Stops(), Log(StuckStream())
     log = Log(text)
 
@@ -79,7 +79,7 @@ def test_agent_that_never_ends_is_left_behind_and_its_place_is_logged() -> None:
 
 
 def test_stop_that_never_returns_does_not_extend_the_deadline() -> None:
-    """The deadline begins before the agent is told, on whichever thread that happens."""
+    """The deadline starts before the agent is asked to stop, on any thread."""
     text, stops = io.StringIO(), Stops()
     log = Log(text)
 
@@ -96,7 +96,7 @@ def test_stop_that_never_returns_does_not_extend_the_deadline() -> None:
 
 
 def test_exception_of_the_agent_is_raised() -> None:
-    """A bad setting that shows only now, or a bug: the caller reports it."""
+    """A setting whose error appears only now, or a bug: the caller reports it."""
 
     def agent() -> int:
         raise KeyError("a bug")

@@ -1,4 +1,4 @@
-"""The command `simulate`: its flags, and what is printed."""
+"""The command `simulate`: its flags and its output."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, START, ask
 
 
 def arguments(*words: str) -> argparse.Namespace:
-    """The flags as the command line would give them."""
+    """Return the flags as the command line gives them."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(words)
 
 
 def test_simulate_prints_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says where it listens first, then one line for each change, and ends with the play."""
+    """The address comes first, then one line for each change; the command ends with the scenario."""
     assert simulate(arguments("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end")) == 0
     first, *lines = rejoined(capsys.readouterr().out).splitlines()
     assert re.fullmatch(r"listening on http://127\.0\.0\.1:[0-9]+", first)
@@ -39,8 +39,8 @@ def test_simulate_prints_a_line_for_each_change(capsys: pytest.CaptureFixture[st
     assert "Reboot Started for vm-1, vm-2" in "".join(lines)
 
 
-def test_simulate_answers_as_several_vms_at_once() -> None:
-    """Each VM has an address of its own and its own name; what one of them approves, the others see approved."""
+def test_simulate_serves_several_vms_at_once() -> None:
+    """Each VM has its own address and name; the others see an approval of one of them."""
     vms = ("web_0", "web_1", "web_2")
     command = [sys.executable, "-m", "exporter", "simulate", "--listen", "127.0.0.1:0", "--speed", "0.01"]
     with subprocess.Popen(
@@ -75,8 +75,8 @@ def test_simulate_shares_one_platform_between_its_vms() -> None:
         assert ask(first).json == ask(second).json
 
 
-def test_simulate_listens_on_ports_in_a_row_or_on_none() -> None:
-    """The second VM answers on the next port; when that is taken, the address is named and nothing is left open."""
+def test_simulate_listens_on_consecutive_ports_or_on_none() -> None:
+    """The second VM is served on the next port; if it is in use, the error has the address, and no port stays open."""
     with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         words = ("--listen", f"127.0.0.1:{taken - 1}", "--scenario", "live-migration")
@@ -84,17 +84,16 @@ def test_simulate_listens_on_ports_in_a_row_or_on_none() -> None:
             services(arguments(*words, "--vm", "WestNO_0", "--vm", "WestNO_1"), scenario.load("live-migration"), stack)
 
 
-def test_simulate_list_names_every_scenario_and_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--list` prints each of them."""
+def test_simulate_list_has_every_scenario_and_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(arguments("--list")) == 0
     out = capsys.readouterr().out
     assert all(f"  {name}" in out for name in (*scenario.names(), *faults.KINDS))
 
 
-def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
+def test_simulate_exits_with_2_for_bad_usage_and_with_1_for_a_port_in_use(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """What is wrong is named in a sentence."""
+    """The error is explained."""
     for words in (
         ["--scenario", "nothing"],
         ["--vm", "stranger"],
@@ -119,8 +118,8 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
         assert f"--listen {address}: " in capsys.readouterr().err
 
 
-def test_simulate_as_json_tells_the_same_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it listens, what is played, and each document as a client gets it; `--list` too."""
+def test_simulate_as_json_prints_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Address, scenario, and each document as a client gets it; also with `--list`."""
     words = ("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end", "--format", "json")
     assert simulate(arguments(*words)) == 0
     recorded = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -136,8 +135,8 @@ def test_simulate_as_json_tells_the_same_an_object_a_line(capsys: pytest.Capture
     assert [each["name"] for each in listed if each["kind"] == "scenario"] == list(scenario.names())
 
 
-def test_simulate_as_json_tells_each_approval() -> None:
-    """With the VM that sent it and the status that it got; also one that can't be read."""
+def test_simulate_as_json_prints_each_approval() -> None:
+    """With the VM that sent it and its status; also a malformed one."""
     command = [sys.executable, "-m", "exporter", "simulate", "--listen", "127.0.0.1:0", "--speed", "0.01"]
     with subprocess.Popen([*command, "--format=json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What stops a command from outside, in the process itself."""
+"""Stops of a command from outside, in the process itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.peers import until
 
 @pytest.mark.linux("sends itself signals, which there would end it")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_stops_on_a_thread_of_its_own(name: str) -> None:
-    """The main thread may hold any lock when a signal comes; afterwards the earlier handler is back."""
+def test_signal_calls_stop_on_a_separate_thread(name: str) -> None:
+    """The main thread can hold any lock when a signal arrives; afterwards the earlier handler is restored."""
     number = signal.Signals[name]
     before = signal.getsignal(number)
     threads: list[int] = []
@@ -36,15 +36,15 @@ def test_a_signal_stops_on_a_thread_of_its_own(name: str) -> None:
 
 
 def processor_ticks(pid: int) -> int:
-    """Processor time of the process so far, in ticks of the clock."""
+    """Return the processor time of the process so far, in clock ticks."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 @pytest.mark.linux("sends signals")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_stops_while_the_main_thread_never_returns(name: str) -> None:
-    """Python's own handlers would wait for it: here it computes for hours, as it may wait for a disk."""
+def test_signal_calls_stop_while_the_main_thread_never_returns(name: str) -> None:
+    """Python's handlers would wait for it: here it computes for hours, as it could wait for a disk."""
     code = "import hashlib, os; from exporter.commands.stops import stop_by; stop_by(lambda: os._exit(7)); "
     code += "print('ready', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
@@ -74,8 +74,8 @@ def test_sigterm_interrupts_as_ctrl_c_does() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_another_thread_than_the_main_one_may_ask() -> None:
-    """Where Python allows no handlers nothing is changed, and nothing raised."""
+def test_stops_can_be_watched_from_another_thread() -> None:
+    """Python allows no handlers there: nothing is changed, and nothing raised."""
     before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
     failures: list[BaseException] = []
 
@@ -94,8 +94,8 @@ def test_another_thread_than_the_main_one_may_ask() -> None:
     assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
 
 
-def test_the_import_takes_nothing_of_windows() -> None:
-    """pywin32 is imported where it is used."""
+def test_import_loads_nothing_of_windows() -> None:
+    """pywin32 is imported only by the functions that use it."""
     code = "import sys, exporter.commands.stops; print(any(name.startswith('win32') for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""The command `tail`: records read back from a real broker by Azure's SDK, and from the outbox beside its agent."""
+"""The command `tail`: records read from a real broker with Azure's SDK, and from the outbox of a running agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.eventhubs_target import body_of, hub_destination
 from tests.support.lines import rejoined
 from tests.support.systems import OWN_CONSOLE, interrupt, terminate
 
-# The SDK does not close all that it connected.
+# The SDK doesn't close all of its connections.
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 _collect = pytest.fixture(autouse=True)(collected)
 broker = pytest.fixture(running_broker)
@@ -45,7 +45,7 @@ SECRET = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
 
 
 def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id: str = "", **more: Any) -> Record:
-    """A record whose time grows with its number."""
+    """Return a record whose time grows with its number."""
     subject = event_id or f"6a8c1f0e-3b52-4c47-9d10-{number:012}"
     event = {
         "EventId": subject,
@@ -69,7 +69,7 @@ def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id
 
 
 def run(*words: str, environ: dict[str, str] | None = None) -> tuple[int, str, str]:
-    """Exit code and what was printed on both streams."""
+    """Return the exit code and the output of both streams."""
     parser = FlagParser()
     add_arguments(parser)
     out, err = io.StringIO(), io.StringIO()
@@ -90,15 +90,15 @@ def from_hub(broker: Broker, *words: str) -> tuple[int, list[str], str]:
 
 
 def send(broker: Broker, *batches: Sequence[Record], message_format: MessageFormat = "cloudevents") -> None:
-    """What the agent's destination sends, one batch after the other."""
+    """Send records as the agent's destination does, one batch after the other."""
     destination = hub_destination(broker.connection_string(), message_format=message_format, deadline=5.0)
     for records in batches:
         destination.send(records)
     destination.close()
 
 
-def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Broker) -> None:
-    """Records of all partitions come in the order of their times, and one that was sent twice is shown once."""
+def test_hub_is_read_from_its_start_in_order_and_without_duplicates(broker: Broker) -> None:
+    """Records of all partitions are sorted by time, and a record that was sent twice is shown once."""
     records = [a_record(number) for number in range(12)]
     send(broker, records[::-1], records[3:5])
     code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "500ms")
@@ -108,8 +108,8 @@ def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Brok
     assert "4 partitions" in err
 
 
-def test_json_lines_are_the_records_and_what_is_not_ours_is_counted(broker: Broker) -> None:
-    """`--format json` prints what was sent, byte for byte; the sample's format is read; other messages are counted."""
+def test_json_lines_are_the_records_and_foreign_messages_are_counted(broker: Broker) -> None:
+    """`--format json` prints records byte for byte; the sample's format is read; other messages are counted."""
     send(broker, [a_record(1)])
     send(broker, [a_record(2, kind="started")], message_format="azure-sample")
     foreign = [b"", b"\xff\xfe", b"[1]", b'{"specversion":"1.0"}', b'{"hello":"world"}', b"[" * 100_000]
@@ -123,15 +123,15 @@ def test_json_lines_are_the_records_and_what_is_not_ours_is_counted(broker: Brok
 
 
 def send_foreign(broker: Broker, bodies: Sequence[bytes]) -> None:
-    """Send messages that are no records, by Azure's own SDK."""
+    """Send messages that aren't records, with Azure's SDK."""
     from azure.eventhub import EventData, EventHubProducerClient
 
     with EventHubProducerClient.from_connection_string(broker.connection_string()) as producer:
         producer.send_batch([EventData(body) for body in bodies])
 
 
-def test_reading_from_now_misses_nothing_and_ctrl_c_ends_with_0(broker: Broker) -> None:
-    """Older messages are not shown, and none that comes after `tail` says that it reads is missed."""
+def test_reading_from_now_misses_nothing_and_ctrl_c_exits_with_0(broker: Broker) -> None:
+    """Older messages aren't shown, and no message after the start note is missed."""
     send(broker, [a_record(1)])
     with tailing("--event-hubs.consumer-group", "$Default", broker=broker) as process:
         assert process.stderr is not None
@@ -144,8 +144,8 @@ def test_reading_from_now_misses_nothing_and_ctrl_c_ends_with_0(broker: Broker) 
     assert (process.returncode, out, err) == (0, "", "2 records\n")
 
 
-def test_from_a_time_shows_what_was_enqueued_since() -> None:
-    """A point in time begins with the first message that the hub took then or later."""
+def test_from_a_time_shows_messages_enqueued_since() -> None:
+    """A time starts with the first message that the hub stored at that time or later."""
     times = iter(AT + timedelta(minutes=number) for number in range(100))
     with Broker(hubs={"scheduled-events": 1}, clock=lambda: next(times)) as broker:
         send(broker, *([a_record(number)] for number in range(4)))
@@ -156,7 +156,7 @@ def test_from_a_time_shows_what_was_enqueued_since() -> None:
 
 @contextlib.contextmanager
 def tailing(*words: str, broker: Broker | None = None) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process of its own."""
+    """Run the command in a separate process."""
     environ = {**os.environ, **({SECRET: broker.connection_string()} if broker else {})}
     command = [sys.executable, "-m", "exporter", "tail", *words]
     with subprocess.Popen(
@@ -175,8 +175,8 @@ def tailing(*words: str, broker: Broker | None = None) -> Iterator[subprocess.Po
                 process.kill()
 
 
-def test_after_a_lost_connection_nothing_is_missed_or_shown_twice(broker: Broker) -> None:
-    """When every connection breaks, `tail` goes on where it was."""
+def test_no_record_is_missed_or_repeated_after_a_lost_connection(broker: Broker) -> None:
+    """When every connection breaks, `tail` continues where it was."""
     send(broker, [a_record(1), a_record(2)])
     with tailing("--from", "start", "--max", "4", broker=broker) as process:
         assert process.stdout is not None
@@ -188,7 +188,7 @@ def test_after_a_lost_connection_nothing_is_missed_or_shown_twice(broker: Broker
     assert "4 records" in err
 
 
-def test_an_unreachable_or_unknown_hub_ends_with_a_sentence_and_1(broker: Broker) -> None:
+def test_unreachable_or_unknown_hub_exits_with_an_error_and_1(broker: Broker) -> None:
     """The reason is printed, and no part of the secret."""
     text = broker.connection_string().replace("EntityPath=scheduled-events", "EntityPath=nothing")
     code, out, err = run("--until-idle", "1s", environ={SECRET: text})
@@ -201,8 +201,8 @@ def test_an_unreachable_or_unknown_hub_ends_with_a_sentence_and_1(broker: Broker
     assert "SharedAccessKey" not in err
 
 
-def test_bad_usage_ends_with_2() -> None:
-    """Flags that do not go together, and wrong values, are refused before anything is read."""
+def test_bad_usage_exits_with_2() -> None:
+    """Invalid combinations of flags, and invalid values, are rejected before anything is read."""
     with pytest.raises(ConfigError, match="event_hubs: not configured"):
         run()
     with pytest.raises(ConfigError, match="--follow: only valid with --outbox"):
@@ -233,14 +233,14 @@ def test_bad_usage_ends_with_2() -> None:
         {"data": {"severity": "LOUD"}},
     ],
 )
-def test_a_message_with_a_malformed_field_is_no_record(change: dict[str, Any]) -> None:
+def test_message_with_a_malformed_field_is_not_a_record(change: dict[str, Any]) -> None:
     """Every field that is used is checked."""
     good = a_record(1).to_cloudevent()
     assert record_of(json.dumps(good).encode(), {}, None, None) is not None
     assert record_of(json.dumps({**good, **change}).encode(), {}, None, None) is None
 
 
-def test_a_record_with_text_that_cannot_be_encoded_is_made_printable() -> None:
+def test_record_with_unencodable_text_is_made_printable() -> None:
     """A lone surrogate or NaN in a message never breaks the output."""
     body = a_record(1).to_json().replace(b"Reboot number 1", b"\\ud800 text")
     record = record_of(body, {}, None, None)
@@ -249,8 +249,8 @@ def test_a_record_with_text_that_cannot_be_encoded_is_made_printable() -> None:
     assert record_of(b'{"specversion":"1.0","x":NaN}', {}, None, None) is None
 
 
-def test_the_samples_fields_become_azures_again() -> None:
-    """Resources and NotBefore are spelled as Azure does."""
+def test_fields_of_the_sample_get_azures_spelling() -> None:
+    """Resources and NotBefore have Azure's format."""
     sent: Any = message(a_record(7), "azure-sample")
     record = record_of(body_of(sent), sent.properties, sent.message_id, AT)
     assert record is not None
@@ -275,8 +275,8 @@ def commit(outbox: Outbox, *numbers: int) -> None:
     outbox.commit(State(birth=AT), [a_record(number) for number in numbers])
 
 
-def test_the_outbox_is_read_while_its_agent_works_on_it(outbox: Outbox) -> None:
-    """History and what waits are shown beside each other, each with the destinations that it waits for."""
+def test_outbox_is_read_while_an_agent_uses_it(outbox: Outbox) -> None:
+    """Delivered and waiting records are shown, with the destinations that they wait for."""
     commit(outbox, 1, 2)
     for name in ("event_hubs", "otlp"):
         outbox.delivered(name, [outbox.next(name, 1)[0].seq])
@@ -290,7 +290,7 @@ def test_the_outbox_is_read_while_its_agent_works_on_it(outbox: Outbox) -> None:
 
 
 def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Outbox) -> None:
-    """`--parked` shows what was given up, by which destination, and why; with the whole record."""
+    """`--parked` shows rejected records with destination and reason; with JSON, the whole record."""
     commit(outbox, 1, 2)
     outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected")
     _, out, _ = run("--outbox", str(outbox.path), "--parked")
@@ -300,9 +300,8 @@ def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Ou
     assert parked == {**a_record(1).to_cloudevent(), "parked": "otlp: rejected"}
 
 
-def test_a_json_line_is_one_record_whatever_its_destinations_made_of_it(outbox: Outbox) -> None:
-    """Delivered, waiting, and parked by one or by both destinations: each is the same object on one line, to which
-    a parked record adds one text."""
+def test_json_line_is_one_record_whatever_its_delivery_state(outbox: Outbox) -> None:
+    """Delivered, waiting, parked by one or both destinations: one object per line; a parked record adds one text."""
     commit(outbox, 1, 2, 3, 4)
     for name, wanted in (("otlp", "rejected: HTTP 400"), ("event_hubs", 'too-large: 2 "MB"')):
         first, second, third, _ = (queued.seq for number in range(1, 5) for queued in outbox.waiting(name, number))
@@ -323,8 +322,8 @@ def test_a_json_line_is_one_record_whatever_its_destinations_made_of_it(outbox: 
     assert lines[0].encode() == a_record(1).to_json()
 
 
-def test_the_same_id_of_another_vm_is_another_record() -> None:
-    """A record is known by its source and its id together: ids come from other agents, and may be alike."""
+def test_same_id_of_another_vm_is_another_record() -> None:
+    """A record is identified by its source and its id: ids of different agents can be equal."""
     view = View(io.StringIO(), argparse.Namespace(vm="", event_id="", kind=None, max=None, format="json"))
     view.show(a_record(1))
     view.show(a_record(1, vm="vm-2"))
@@ -332,9 +331,9 @@ def test_the_same_id_of_another_vm_is_another_record() -> None:
     assert (view.shown, view.duplicates) == (2, 1)
 
 
-@pytest.mark.linux("renames a file that is open; on Windows the agent waits until nobody reads it")
-def test_the_outbox_is_followed_also_when_another_file_takes_its_place(outbox: Outbox) -> None:
-    """What is committed later is shown, and so is what comes after the file was set aside; nothing comes twice."""
+@pytest.mark.linux("renames an open file; on Windows, the agent waits until it is closed")
+def test_outbox_is_followed_even_if_its_file_is_replaced(outbox: Outbox) -> None:
+    """Later commits are shown, and so are records after the file was renamed; nothing is repeated."""
     commit(outbox, 1)
     reader = OutboxReader(str(outbox.path))
     assert [entry.record.id for entry in reader.new()] == [a_record(1).id]
@@ -347,7 +346,7 @@ def test_the_outbox_is_followed_also_when_another_file_takes_its_place(outbox: O
 
 
 def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
-    """Only what was asked for is shown; a VM's name counts whole in any case, an id by its beginning."""
+    """Only matching records are shown: VM names match in any case, ids by prefix."""
     records = [a_record(1), a_record(2, vm="VM-2"), a_record(3, kind="completed"), a_record(4, event_id="ABC-1")]
     outbox.commit(State(birth=AT), records)
     for words, numbers in (
@@ -373,8 +372,8 @@ def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
     assert (process.returncode, err) == (0, "1 record\n")
 
 
-def test_from_a_duration_begins_so_long_ago(outbox: Outbox) -> None:
-    """`1h` is an hour ago, and what is older is not shown."""
+def test_from_a_duration_starts_that_long_ago(outbox: Outbox) -> None:
+    """`1h` means one hour ago; older records aren't shown."""
     commit(outbox, 1)
     young = replace(a_record(2), time=datetime.now(UTC) - timedelta(minutes=30))
     outbox.commit(State(birth=AT), [young])
@@ -384,8 +383,8 @@ def test_from_a_duration_begins_so_long_ago(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("begin", ["start", "now"])
-def test_follow_waits_for_a_file_that_does_not_exist_yet(tmp_path: Path, begin: str) -> None:
-    """It says so once, goes on, and shows what comes; also when a folder is missing, or the file is empty at first."""
+def test_follow_waits_for_a_missing_file(tmp_path: Path, begin: str) -> None:
+    """It prints one note, continues, and shows new records; also if the directory is missing, or the file empty."""
     path = tmp_path / "later" / "outbox.db"
     with tailing("--outbox", str(path), "--follow", "--max", "1", "--from", begin) as process:
         assert process.stderr is not None
@@ -400,8 +399,8 @@ def test_follow_waits_for_a_file_that_does_not_exist_yet(tmp_path: Path, begin: 
     assert "Reboot number 1" in out
 
 
-def test_an_empty_file_is_waited_for_only_when_followed(tmp_path: Path) -> None:
-    """Not followed, an empty file is no outbox, and a missing one an error."""
+def test_empty_file_is_an_error_unless_followed(tmp_path: Path) -> None:
+    """Without --follow, an empty file isn't an outbox, and a missing file is an error."""
     path = tmp_path / "outbox.db"
     path.touch()
     reader = OutboxReader(str(path), wait_for_file=True)
@@ -418,8 +417,8 @@ def test_an_empty_file_is_waited_for_only_when_followed(tmp_path: Path) -> None:
     assert (code, "waiting for it" in err) == (0, True)
 
 
-def test_follow_from_now_skips_what_was_there(outbox: Outbox) -> None:
-    """`--from now --follow` shows only what is committed while it follows, whenever it begins."""
+def test_follow_from_now_skips_existing_records(outbox: Outbox) -> None:
+    """`--from now --follow` shows only records that are committed while it follows."""
     commit(outbox, 1)
     done = threading.Event()
 
@@ -442,7 +441,7 @@ def test_follow_from_now_skips_what_was_there(outbox: Outbox) -> None:
 
 
 def test_follow_ends_when_idle(outbox: Outbox) -> None:
-    """`--until-idle` ends it when nothing has come for so long; a time as its beginning skips what is older."""
+    """`--until-idle` ends it when no record arrives for this long; a start time skips older records."""
     commit(outbox, 1, 2)
     _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "100ms", "--from", "2026-03-02T09:00:22Z")
     assert [line.split(" [")[0].rstrip()[-1] for line in rejoined(out).splitlines()] == ["2"]
@@ -462,7 +461,7 @@ def _foreign(path: Path) -> None:
 
 
 def _damaged(path: Path) -> None:
-    """What SQLite says of it contains a byte that is not UTF-8."""
+    """SQLite's error message contains a byte that isn't UTF-8."""
     Outbox(path, 1 << 20, ()).close()
     path.write_bytes(path.read_bytes().replace(b"queue_seq", b"queue_se\xff", 1))
 
@@ -472,8 +471,8 @@ def _empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_not_there, _no_database, _foreign, _damaged, _empty])
-def test_what_is_no_outbox_ends_with_a_sentence_and_1(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """The file is named, nothing is made or changed, and the exit code is 1."""
+def test_files_that_are_not_an_outbox_exit_with_an_error_and_1(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """The error has the file, nothing is created or changed, and the exit code is 1."""
     path = tmp_path / "outbox.db"
     make(path)
     before = sorted(tmp_path.iterdir())
@@ -484,8 +483,8 @@ def test_what_is_no_outbox_ends_with_a_sentence_and_1(tmp_path: Path, make: Call
     assert sorted(file for file in tmp_path.iterdir() if not file.name.endswith(("-shm", "-wal"))) == before
 
 
-def test_reading_changes_nothing_of_an_outbox_at_rest(tmp_path: Path) -> None:
-    """A file that nobody works on is the same, byte for byte, after it was read."""
+def test_reading_an_unused_outbox_changes_nothing(tmp_path: Path) -> None:
+    """A file without an agent is the same, byte for byte, after it was read."""
     outbox = Outbox(tmp_path / "outbox.db", 1 << 20, ())
     commit(outbox, 1)
     outbox.close()
@@ -496,8 +495,8 @@ def test_reading_changes_nothing_of_an_outbox_at_rest(tmp_path: Path) -> None:
     assert outbox.path.read_bytes() == before
 
 
-def test_the_parser_takes_the_settings_flags() -> None:
-    """Flags of the two sections stand beside the command's own."""
+def test_parser_accepts_the_flags_of_the_settings() -> None:
+    """The flags of the two sections are listed after the command's own."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     args = parser.parse_args(["--outbox", "--event-hubs.event-hub", "hub", "--vm", "vm-1"])

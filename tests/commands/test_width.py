@@ -1,4 +1,4 @@
-"""All that the commands print for people fits 100 columns, into a pipe as well, whatever the names are."""
+"""The human-readable output of all commands fits 100 columns, also in a pipe and with long names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AT: Final = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """What a command prints on both streams; each line of it fits."""
+    """Return the output of a command on both streams, after checking that each line fits."""
     assert main(words) == code, capsys.readouterr().err
     out, err = capsys.readouterr()
     assert out
@@ -44,7 +44,7 @@ def an_event(event_id: str, **fields: object) -> dict[str, object]:
 
 
 def a_recording(folder: Path) -> str:
-    """Two events with ids of 100 characters that come, change, start and go."""
+    """Return documents of two events with ids of 100 characters that are scheduled, change, start, and end."""
     one, two = an_event(LONG_ID), an_event(WIDE_ID, EventType="Reboot", DurationInSeconds=-1)
     documents: tuple[list[dict[str, object]], ...] = (
         [one, two],
@@ -82,7 +82,7 @@ def a_policy(folder: Path) -> str:
 
 @pytest.mark.parametrize("vm", NAMES, ids=["long", "wide"])
 def test_replay_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path, vm: str) -> None:
-    """Timeline, table and comparison; nothing of a name or an id is left out of the table."""
+    """Timeline, table, and comparison; the table contains complete names and ids."""
     recording, policy = a_recording(tmp_path), a_policy(tmp_path)
     recorded = printed(capsys, "replay", recording, "--vm", vm)
     assert LONG_ID in recorded
@@ -94,14 +94,14 @@ def test_replay_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path:
 
 @pytest.mark.parametrize("name", scenario.names())
 def test_every_scenario_fits(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Replayed as it is by default, and with all that can be told of it."""
+    """Replayed with the defaults, and with all optional output."""
     printed(capsys, "replay", name)
     printed(capsys, "replay", name, "--approval.mode", "enforce", "--records.scope", "all")
 
 
 def a_scenario(folder: Path) -> str:
     written: Mapping[str, Any] = {
-        "description": "A story of names that somebody thought would never be printed. " * 3,
+        "description": "A scenario with names that are longer than any line of output. " * 3,
         "vms": list(NAMES),
         "steps": [
             {
@@ -120,7 +120,7 @@ def a_scenario(folder: Path) -> str:
 
 
 def test_simulate_and_demo_of_long_names_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The play of each VM, the list of all that there is, and the summary of the demo."""
+    """The output of each VM, the list of scenarios and faults, and the summary of the demo."""
     written = a_scenario(tmp_path)
     listen = ("--listen", "127.0.0.1:0")
     printed(capsys, "simulate", "--scenario", written, "--vm", LONG_VM, "--vm", WIDE_VM, "--speed=50", *listen, "--end")
@@ -130,7 +130,7 @@ def test_simulate_and_demo_of_long_names_fit(capsys: pytest.CaptureFixture[str],
 
 
 def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With the destinations that a record waits for, and why one was given up."""
+    """With the destinations that a record waits for, and with the reason of a parked record."""
     event = an_event(LONG_ID)
     about = {"event": event, "event_id": LONG_ID.lower()}
     data = {**about, "vm": {"name": WIDE_VM}, "severity": "WARN", "message": f"Freeze of {LONG_VM} is " * 5}
@@ -147,7 +147,7 @@ def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_check_of_long_paths_and_rules_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The summary, the warnings and what each probe found."""
+    """The summary, the warnings, and the result of each probe."""
     policy = a_policy(tmp_path)
     deep = tmp_path / ("folder-" * 12)
     deep.mkdir()

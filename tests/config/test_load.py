@@ -1,4 +1,4 @@
-"""Settings: what is taken, what is refused and in which words, and that no secret leaves."""
+"""Settings: valid values, rejected values with their errors, and the secrecy of secrets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ USHUAIA = "America/Argentina/Ushuaia"
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("bad-*.toml")), ids=lambda path: path.stem)
-def test_a_bad_file_is_answered_with_all_its_errors(path: Path) -> None:
-    """Each bad file gives exactly the sentences beside it, all at once."""
+def test_bad_file_is_reported_with_all_its_errors(path: Path) -> None:
+    """The errors of each bad file are exactly those in the `.errors` file."""
     text = path.with_suffix(".errors").read_text(encoding="utf-8")
     if WINDOWS:
         text = text.replace('"/run/app/ready/{event_id}"', r"'C:\app\ready\{event_id}'")
@@ -51,8 +51,8 @@ def test_a_bad_file_is_answered_with_all_its_errors(path: Path) -> None:
         r'"C:\bin"',
     ],
 )
-def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(value: str) -> None:
-    """TOML takes a backslash between double quotes for an escape: an error of its own, or silently a tab."""
+def test_windows_path_in_double_quotes_is_rejected_with_the_fix(value: str) -> None:
+    """TOML reads a backslash in double quotes as an escape: an error, or silently a tab."""
     for text in (
         f"[outbox]\npath = {value}\n",
         f"[approval]\nhold_file = {value}\n",
@@ -62,8 +62,8 @@ def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(value:
         assert sentence.endswith(r"write a path with backslashes in single quotes, for example 'C:\temp\outbox.db'")
 
 
-def test_the_hint_at_single_quotes_is_for_paths_alone() -> None:
-    """Another error of TOML stays as it is, and a path in single quotes, or with its backslashes doubled, is taken."""
+def test_hint_at_single_quotes_is_only_for_paths() -> None:
+    """Other errors of TOML are unchanged; a path in single quotes, or with doubled backslashes, is accepted."""
     assert "quotes" not in errors(toml='[outbox]\npath = "/var/lib/outbox.db"\nmax_bytes = \n')[0]
     assert "quotes" not in errors(toml="[outbox]\npath = 'C:\\temp'\nmax_bytes = \"\n")[0]
     assert loaded(toml="[outbox]\npath = 'C:\\temp\\outbox.db'").outbox.path == "C:\\temp\\outbox.db"
@@ -71,8 +71,8 @@ def test_the_hint_at_single_quotes_is_for_paths_alone() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_settings_and_secrets_are_read_as_powershell_writes_them(tmp_path: Path, encoding: str) -> None:
-    """`>`, `Out-File` and `Set-Content` give UTF-16 and byte order marks."""
+def test_settings_and_secrets_written_by_powershell_are_read(tmp_path: Path, encoding: str) -> None:
+    """`>`, `Out-File`, and `Set-Content` write UTF-16 and byte order marks."""
     secret = tmp_path / "connection"
     secret.write_text(f"{CONNECTION};EntityPath=hub\r\n", encoding=encoding)
     config = tmp_path / "config.toml"
@@ -84,8 +84,8 @@ def test_settings_and_secrets_are_read_as_powershell_writes_them(tmp_path: Path,
     assert settings.event_hubs.connection_string == Secret(f"{CONNECTION};EntityPath=hub")
 
 
-def test_utf_16_without_a_mark_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """It can't be told from binary rubbish for sure, so it is named and not guessed at."""
+def test_utf_16_without_a_mark_is_rejected_with_the_fix(tmp_path: Path) -> None:
+    """It can't be distinguished reliably from binary data, so it's reported instead of guessed."""
     config = tmp_path / "config.toml"
     config.write_text("[source]\n", encoding="utf-16-le")
     (sentence,) = errors(f"--config.file={config}")
@@ -95,8 +95,8 @@ def test_utf_16_without_a_mark_is_refused_with_what_to_do(tmp_path: Path) -> Non
     )
 
 
-def test_a_file_with_every_key_is_taken() -> None:
-    """Every key can be set in the file, and arrives as the value it stands for."""
+def test_file_with_every_key_is_accepted() -> None:
+    """Every key can be set in the file, and has the expected value."""
     document = tomllib.loads((DATA / "good.toml").read_text())
     missing = {(s.section, s.key) for s in catalogue() if s.key not in document[s.section]}
     assert missing == {
@@ -133,8 +133,8 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert settings.recording.max_bytes == 2**40
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    """Without any setting, and with an empty file or empty variables, the defaults hold, and the defaults are valid."""
+def test_no_settings_give_the_defaults() -> None:
+    """Without any setting, with an empty file, and with empty variables; the defaults are valid."""
     assert loaded() == Settings()
     assert dataclasses.replace(loaded("--config.file=empty.toml"), config_file="") == Settings()
     assert loaded(environ={s.env: "" for s in catalogue()}) == Settings()
@@ -142,8 +142,8 @@ def test_nothing_given_is_the_defaults() -> None:
     assert not Settings().otlp.configured
 
 
-def test_the_defaults_are_the_published_ones() -> None:
-    """The defaults that others rely on do not change by accident."""
+def test_defaults_are_the_published_ones() -> None:
+    """Defaults that users rely on don't change by accident."""
     settings = Settings()
     assert dataclasses.astuple(settings.source) == ("http://169.254.169.254", "2020-07-01", 1.0, "", "", ())
     assert dataclasses.astuple(settings.approval)[:4] == ("dry-run", "leader", None, "")
@@ -158,8 +158,8 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert settings.recording.path == ""
 
 
-def test_the_default_policy_is_the_one_of_the_settings() -> None:
-    """Rules, mode and coordination have one default each, whether they come from the settings or from the policy."""
+def test_default_policy_is_the_one_of_the_settings() -> None:
+    """Rules, mode, and coordination have the same defaults in the settings and in the policy."""
     for approval in (loaded().approval, Settings().approval):
         policy = Policy(
             approval.mode, approval.coordination, approval.takeover_after, approval.hold_file, approval.rules
@@ -167,8 +167,8 @@ def test_the_default_policy_is_the_one_of_the_settings() -> None:
         assert policy == Policy()
 
 
-def test_the_default_gate_is_the_one_of_the_settings() -> None:
-    """Lead and types have one default each, whether they come from the settings or from the core."""
+def test_default_gate_is_the_one_of_the_settings() -> None:
+    """Lead and types have the same defaults in the settings and in the core."""
     assert loaded().gate.policy == Settings().gate.policy == GatePolicy()
 
 
@@ -180,23 +180,23 @@ def test_the_default_gate_is_the_one_of_the_settings() -> None:
         (",", "[]", ()),
     ],
 )
-def test_a_list_of_words_is_written_with_commas_or_as_a_list(text: str, toml: str, words: tuple[str, ...]) -> None:
-    """As flag and variable with commas in between; the order stays, and each word is there once."""
+def test_list_of_words_is_comma_separated_text_or_a_list(text: str, toml: str, words: tuple[str, ...]) -> None:
+    """As flag and variable with commas; order is kept, duplicates are removed."""
     by_file = loaded(toml=f"[gate]\nevent_types = {toml}")
     assert by_file.gate.event_types == words
     assert loaded(environ={"SCHEDULED_EVENTS_GATE_EVENT_TYPES": text}) == dataclasses.replace(by_file, config_file="")
     assert loaded(f"--gate.event-types={text}") == dataclasses.replace(by_file, config_file="")
 
 
-def test_an_empty_flag_is_an_empty_list() -> None:
-    """An empty variable is none, as everywhere."""
+def test_empty_flag_is_an_empty_list() -> None:
+    """An empty variable counts as unset, as everywhere."""
     assert loaded("--gate.event-types=").gate.event_types == ()
     assert loaded(environ={"SCHEDULED_EVENTS_GATE_EVENT_TYPES": ""}).gate.event_types == Settings().gate.event_types
 
 
 @pytest.mark.parametrize("toml", ['["Reboot", 1]', '[["Reboot"]]', '["Reboot,Redeploy"]', '[""]', '["a b"]', '["é"]'])
-def test_what_is_no_word_is_refused(toml: str) -> None:
-    """What a word is made of may stand in an answer for strangers."""
+def test_invalid_word_is_rejected(toml: str) -> None:
+    """The words can appear in responses to other machines."""
     (error,) = errors(toml=f"[gate]\nevent_types = {toml}")
     assert error == (
         "settings.toml: [gate] event_types: expected at most 20 words of letters, digits, dots, and dashes, for "
@@ -204,8 +204,8 @@ def test_what_is_no_word_is_refused(toml: str) -> None:
     )
 
 
-def test_too_many_words_and_secrets_are_refused() -> None:
-    """Twenty at most; a connection string is named as what it is, and never shown."""
+def test_too_many_words_and_secrets_are_rejected() -> None:
+    """At most twenty words; a connection string is identified as such, and never shown."""
     many = ",".join(f"word-{number}" for number in range(21))
     assert "at most 20 words" in errors(f"--gate.event-types={many}")[0]
     for given in (errors(f"--gate.event-types={CONNECTION}"), errors(toml=f'[gate]\nevent_types = ["{CONNECTION}"]')):
@@ -222,16 +222,16 @@ def test_too_many_words_and_secrets_are_refused() -> None:
         (" ", "[]", ()),
     ],
 )
-def test_names_of_tags_are_written_with_commas_or_as_a_list(text: str, toml: str, names: tuple[str, ...]) -> None:
-    """Azure's names have spaces and letters of any alphabet; each name is there once."""
+def test_tag_names_are_comma_separated_text_or_a_list(text: str, toml: str, names: tuple[str, ...]) -> None:
+    """Azure's names can have spaces and letters of any alphabet; duplicates are removed."""
     by_file = loaded(toml=f"[source]\ntags = {toml}")
     assert by_file.source.tags == names
     assert loaded(environ={"SCHEDULED_EVENTS_SOURCE_TAGS": text}) == dataclasses.replace(by_file, config_file="")
     assert loaded(f"--source.tags={text}") == dataclasses.replace(by_file, config_file="")
 
 
-def test_only_the_file_can_name_a_tag_with_a_comma() -> None:
-    """A comma is between two names elsewhere."""
+def test_tag_name_with_a_comma_is_only_possible_in_the_file() -> None:
+    """Elsewhere, commas separate names."""
     assert loaded(toml='[source]\ntags = ["a, b"]').source.tags == ("a, b",)
 
 
@@ -253,8 +253,8 @@ def test_only_the_file_can_name_a_tag_with_a_comma() -> None:
         (f'["{CONNECTION}"]', "this is a connection string"),
     ],
 )
-def test_names_of_tags_that_cannot_be_labels_are_refused(toml: str, expected: str) -> None:
-    """Empty ones, two of one label, and more than sixteen; by flag too."""
+def test_tag_names_that_cannot_be_labels_are_rejected(toml: str, expected: str) -> None:
+    """Empty names, two names with one label, and more than sixteen; also by flag."""
     (error,) = errors(toml=f"[source]\ntags = {toml}")
     assert error.startswith("settings.toml: [source] tags: ")
     assert expected in error
@@ -262,14 +262,14 @@ def test_names_of_tags_that_cannot_be_labels_are_refused(toml: str, expected: st
 
 
 @pytest.mark.parametrize("text", ["owner,,environment", "owner,", ","])
-def test_an_empty_name_between_commas_is_refused(text: str) -> None:
-    """It is more likely a variable without a value than nothing."""
+def test_empty_name_between_commas_is_rejected(text: str) -> None:
+    """It's more likely a variable without a value than intended."""
     (error,) = errors(f"--source.tags={text}")
     assert error.startswith("--source.tags: expected non-empty names of VM tags")
 
 
-def test_an_unknown_type_of_the_gate_is_a_warning() -> None:
-    """It is named with where it was given, and a near miss is pointed out; Azure may add types."""
+def test_unknown_type_of_the_gate_is_a_warning() -> None:
+    """The warning has its origin and a near match; Azure may add types."""
     assert loaded(toml='[gate]\nevent_types = ["reboot", "Levitate"]').warnings == (
         'settings.toml: [gate] event_types: "reboot" is unknown to this version (did you mean "Reboot"? words match '
         "exactly)",
@@ -278,7 +278,7 @@ def test_an_unknown_type_of_the_gate_is_a_warning() -> None:
 
 
 def test_every_field_of_a_rule_can_be_set() -> None:
-    """Each field of a rule is a key of the file, and arrives as the rule that the policy decides by."""
+    """Each field of a rule is a key of the file, and has the expected value in the policy."""
     (rule,) = loaded(
         toml="[approval]\n"
         'rules = [{ name = "a", event_type = ["Reboot", "Freeze"], event_source = ["User"], min_duration = 1, '
@@ -291,8 +291,8 @@ def test_every_field_of_a_rule_can_be_set() -> None:
     assert all(getattr(rule, field.name) != getattr(unset, field.name) for field in fields(Rule))
 
 
-def test_what_a_rule_leaves_out_is_not_asked_for() -> None:
-    """A rule of names alone, and one that settles for no time, ask for nothing else."""
+def test_rule_has_no_conditions_for_missing_keys() -> None:
+    """Also if it settles for zero seconds."""
     rules = loaded(
         toml='[approval]\nrules = [{ name = "a", event_type = ["Reboot"] }, '
         '{ name = "b", event_type = ["Reboot"], settle = "0s" }]'
@@ -300,8 +300,8 @@ def test_what_a_rule_leaves_out_is_not_asked_for() -> None:
     assert rules == (Rule("a", ("Reboot",)), Rule("b", ("Reboot",)))
 
 
-def test_an_empty_list_of_rules_is_taken() -> None:
-    """Whoever writes no rules gets none, not the default ones."""
+def test_empty_list_of_rules_is_accepted() -> None:
+    """Explicitly empty rules aren't replaced by the default rules."""
     assert loaded("--config.file=no-rules.toml").approval.rules == ()
 
 
@@ -316,8 +316,8 @@ def test_an_empty_list_of_rules_is_taken() -> None:
         ('days = ["Sat"], timezone = "America/Argentina/Ushuaia"', hours("00:00-24:00", "Sat", timezone=USHUAIA)),
     ],
 )
-def test_hours_are_utc_every_day_and_all_day_but_for_what_is_given(keys: str, asked: Hours) -> None:
-    """Each of the keys alone, days in the order of the week; and written down they are read as the same."""
+def test_hours_are_utc_every_day_and_all_day_by_default(keys: str, asked: Hours) -> None:
+    """Each key can be given without the others, days in any order; the written form can be read back."""
     (rule,) = loaded(toml=f'[approval]\nrules = [{{ name = "a", event_type = ["Reboot"], {keys} }}]').approval.rules
     found = rule.hours
     assert found is not None
@@ -327,8 +327,8 @@ def test_hours_are_utc_every_day_and_all_day_but_for_what_is_given(keys: str, as
     assert again == RulesRead((rule,), (), ())
 
 
-def test_utc_needs_no_data_and_a_zone_without_data_is_said() -> None:
-    """A machine without data of zones, a name that is not one of its own, and data that is broken."""
+def test_utc_needs_no_data_and_a_zone_without_data_is_reported() -> None:
+    """A machine without zone data, an unknown name, and damaged data."""
 
     def broken(name: str) -> tzinfo:
         raise ValueError(name)
@@ -344,8 +344,8 @@ def test_utc_needs_no_data_and_a_zone_without_data_is_said() -> None:
     assert 'found "europe/Berlin" (did you mean "Europe/Berlin"?' in sentence("europe/Berlin", "Europe/Berlin")
 
 
-def test_every_zone_that_is_offered_can_be_loaded() -> None:
-    """By its own name; none of them is the machine's own idea of where it is."""
+def test_every_known_zone_can_be_loaded() -> None:
+    """By its own name; none of them depends on the machine's location."""
     names = _zone_names()
     assert {"Europe/Berlin", "Asia/Kathmandu", "America/Argentina/Ushuaia"} <= names
     assert not {"localtime", "posixrules", "Factory"} & names
@@ -354,8 +354,8 @@ def test_every_zone_that_is_offered_can_be_loaded() -> None:
         assert read_zone(name)[0] == name
 
 
-def test_a_file_for_every_event_is_warned_of() -> None:
-    """Prepared once, it would let every later event go."""
+def test_require_file_without_event_id_is_a_warning() -> None:
+    """One ready file would satisfy the rule for every later event."""
     text = '[approval]\nrules = [{{ name = "a", event_type = ["Reboot"], require_file = "{}" }}]'
     (warning,) = loaded(toml=text.format("C:/run/ready")).warnings
     assert warning == (
@@ -375,8 +375,8 @@ def test_settings_written_as_toml_can_be_read_back() -> None:
     assert again == dataclasses.replace(plain, otlp=dataclasses.replace(plain.otlp, headers=hidden))
 
 
-def test_a_flag_beats_the_environment_that_beats_otel_that_beats_the_file() -> None:
-    """One value, four sources: the order is flag, own variable, OTEL_* variable, file, default."""
+def test_flag_has_priority_over_environment_otel_and_file() -> None:
+    """The order of the sources is flag, own variable, OTEL_* variable, file, default."""
     toml = '[otlp]\nendpoint = "http://file:4318"\nservice_name = "file"'
     otel = {"OTEL_SERVICE_NAME": "otel", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4318"}
     own = {"SCHEDULED_EVENTS_OTLP_SERVICE_NAME": "own", "SCHEDULED_EVENTS_OTLP_ENDPOINT": "http://own:4318"}
@@ -393,7 +393,7 @@ def test_a_flag_beats_the_environment_that_beats_otel_that_beats_the_file() -> N
 
 @pytest.mark.parametrize("setting", list(catalogue()), ids=lambda setting: setting.name)
 def test_every_setting_is_read_from_flag_and_environment(setting) -> None:  # type: ignore[no-untyped-def]  # pytest gives it
-    """A wrong value is refused by the name it was given under, so each flag and each variable is really read."""
+    """An invalid value is reported with its flag or variable, so each of them is really read."""
     wrong = "\x07"
     if setting.kind.__class__.__name__ == "Hidden":
         assert errors(environ={setting.env: wrong})[0].startswith(f"{setting.env}: expected ")
@@ -404,7 +404,7 @@ def test_every_setting_is_read_from_flag_and_environment(setting) -> None:  # ty
 
 
 def test_names_are_the_published_ones() -> None:
-    """Flags and variables are spelled as the Prometheus family does, and no two are alike."""
+    """Flags and variables are spelled as in Prometheus' projects, and all differ."""
     settings = {s.name: s for s in catalogue()}
     assert settings["web.listen_address"].flag == "--web.listen-address"
     assert settings["web.listen_address"].env == "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"
@@ -413,16 +413,16 @@ def test_names_are_the_published_ones() -> None:
     assert len({s.flag for s in settings.values()}) == len({s.env for s in settings.values()}) == len(settings)
 
 
-def test_the_file_may_be_named_by_the_environment() -> None:
-    """SCHEDULED_EVENTS_CONFIG_FILE names the file, and --config.file beats it, also when it is empty: then no file."""
+def test_file_can_be_set_by_the_environment() -> None:
+    """--config.file has priority over SCHEDULED_EVENTS_CONFIG_FILE, even if it's empty, which means no file."""
     environ = {"SCHEDULED_EVENTS_CONFIG_FILE": "good.toml"}
     assert loaded(environ=environ).source.vm_name == "web_3"
     assert loaded("--config.file=empty.toml", environ=environ).source.vm_name == ""
     assert loaded("--config.file=", environ=environ) == loaded()
 
 
-def test_a_settings_file_that_cannot_be_read_is_named() -> None:
-    """A file that is missing, a folder or too large is an error with its path."""
+def test_unreadable_settings_file_is_reported_with_its_path() -> None:
+    """The file is missing, a directory, or too large."""
     assert errors("--config.file=none.toml") == ("none.toml: cannot be read: No such file or directory",)
     assert errors("--config.file=.") == (".: cannot be read: Is a directory",)
     assert errors(toml="#" * (1 << 20) + "x") == ("settings.toml: expected at most 1048576 bytes, found more",)
@@ -430,8 +430,8 @@ def test_a_settings_file_that_cannot_be_read_is_named() -> None:
     assert nested.startswith("settings.toml: expected TOML")
 
 
-def test_unknown_variables_are_a_warning_and_kubernetes_is_none() -> None:
-    """Somebody else's variables never stop the agent, a near miss is pointed out, and values are not repeated."""
+def test_unknown_variables_are_warnings_except_those_of_kubernetes() -> None:
+    """Other programs' variables never stop the agent; near matches are shown, values aren't."""
     environ = {
         "SCHEDULED_EVENTS_SOURCE_POLL_INTERVALL": "hunter2",
         "SCHEDULED_EVENTS_PORT": "tcp://10.0.0.1:80",
@@ -444,8 +444,8 @@ def test_unknown_variables_are_a_warning_and_kubernetes_is_none() -> None:
     )
 
 
-def test_rules_are_in_the_file_alone() -> None:
-    """Rules given by variable or flag are refused with the place where they belong."""
+def test_rules_are_only_read_from_the_file() -> None:
+    """Rules in a variable or flag are rejected, with the right place for them."""
     assert errors(environ={"SCHEDULED_EVENTS_APPROVAL_RULES": "[]"}) == (
         "SCHEDULED_EVENTS_APPROVAL_RULES: not supported; set rules in the settings file, as [approval] rules",
     )
@@ -453,12 +453,12 @@ def test_rules_are_in_the_file_alone() -> None:
 
 
 def test_flags_are_not_abbreviated() -> None:
-    """A flag that merely begins like one is unknown, so that a new setting never changes what an old script means."""
+    """A prefix of a flag is unknown, so that a new setting never changes the meaning of an old script."""
     assert 'unknown flag "--source.ur"; did you mean --source.url?' in refused("--source.ur=http://127.0.0.1")
 
 
-def test_help_and_table_hold_every_setting() -> None:
-    """--help and the README's table come from the one definition, and neither offers a flag for a secret."""
+def test_help_and_table_contain_every_setting() -> None:
+    """Both are generated from the same definition, and neither has a flag for a secret."""
     text, table = parser().format_help(), settings_table()
     for setting in catalogue():
         assert f"`{setting.env}`" in table
@@ -483,15 +483,15 @@ def test_help_and_table_hold_every_setting() -> None:
         "http://a b",
     ],
 )
-def test_source_urls_that_are_more_than_a_base_are_refused(url: str) -> None:
-    """A path, a query or a user in the source's URL is an error, without the user's password in it."""
+def test_source_urls_with_more_than_a_base_are_rejected(url: str) -> None:
+    """A path, a query, or a user in the source's URL is an error, without the password in it."""
     (error,) = errors(f"--source.url={url}")
     assert error.startswith("--source.url: expected an http or https URL without path, query, or user")
     assert "u:p" not in error
 
 
-def test_doubtful_settings_are_warned_of() -> None:
-    """What is legal and probably not meant is a warning, and the agent starts."""
+def test_doubtful_settings_are_warnings() -> None:
+    """Valid settings that are probably unintended give a warning, and the agent starts."""
     settings = loaded(
         toml='[source]\napi_version = "2031-01-01"\n[approval]\nmode = "enforce"\ncoordination = "any"\n'
         'takeover_after = "1m"\nrules = [{ name = "new", event_type = ["Hibernate"] }]\n[event_hubs]\nevent_hub = "a"'
@@ -526,8 +526,8 @@ def test_sections_and_settings_have_the_same_names() -> None:
         'https://grafana.example/"',
     ],
 )
-def test_the_dashboard_is_an_address_that_a_browser_may_open(url: str) -> None:
-    """Only http and https, without a user; the one place in it is the VM's name, and never in the host."""
+def test_dashboard_is_a_url_that_a_browser_can_open(url: str) -> None:
+    """Only http and https, without a user; placeholders are allowed, except in the host."""
     (error,) = errors(f"--web.dashboard-url={url}")
     assert error.startswith("--web.dashboard-url: expected an http or https URL without user, for example")
     assert "hunter2" not in error

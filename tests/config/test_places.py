@@ -26,8 +26,8 @@ def test_hold_file_in_a_private_directory_is_an_error_in_a_service(folder: str) 
     flag = f"--approval.hold-file={folder}/app/hold"
     (error,) = errors(flag, environ=SERVICE)
     assert error == (
-        f"--approval.hold-file: expected a path outside {folder}, which can be a private directory in a systemd service "
-        f'(as in the packaged unit), for example "{HOLD}", found "{folder}/app/hold"'
+        f"--approval.hold-file: expected a path outside {folder}, which can be a private directory in a systemd "
+        f'service (as in the packaged unit), for example "{HOLD}", found "{folder}/app/hold"'
     )
     elsewhere = loaded(flag)
     assert (elsewhere.warnings, elsewhere.approval.hold_file) == ((error,), f"{folder}/app/hold")

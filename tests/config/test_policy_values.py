@@ -1,4 +1,4 @@
-"""A policy as a recording keeps it: what was written is read back the same, and what can't be read is no policy."""
+"""A policy as a recording stores it: written values can be read back, and unreadable values are no policy."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ POLICIES = st.builds(
 
 
 def through_json(policy: Policy) -> Any:
-    """The values as they come out of a recording."""
+    """Return the values as they're read from a recording."""
     return json.loads(json.dumps(policy_values(policy)))
 
 
 @given(POLICIES)
-def test_what_is_written_is_read_back(policy: Policy) -> None:
-    """Every mode, coordination, time, path and rule, whichever system the paths are of."""
+def test_policy_can_be_read_back(policy: Policy) -> None:
+    """Every mode, coordination, time, path, and rule, with paths of any system."""
     read = read_policy(through_json(policy))
     assert (read.policy, read.faults) == (policy, ())
 
 
 @given(st.lists(RULES.filter(lambda rule: not rule.require_file), max_size=4))
-def test_rules_are_written_as_the_settings_file_has_them(rules: list[Rule]) -> None:
-    """The reader of the settings file takes them, as they are."""
+def test_rules_are_written_in_the_format_of_the_settings_file(rules: list[Rule]) -> None:
+    """The reader of the settings file accepts them unchanged."""
     read = read_rules(through_json(Policy(rules=tuple(rules)))["rules"], "rules")
     assert (read.rules, read.errors) == (tuple(rules), ())
 
 
-def test_a_rule_has_the_keys_that_it_asks_for_and_no_others() -> None:
-    """So that a recording reads as the file did; durations have their units."""
+def test_rule_has_only_the_keys_that_it_sets() -> None:
+    """A recording reads like the file; durations have their units."""
     values = policy_values(Policy(Mode.ENFORCE, takeover_after=90.0, rules=(Rule("r", ("Freeze",), settle=30.0),)))
     assert values == {
         "mode": "enforce",
@@ -89,17 +89,16 @@ def test_a_rule_has_the_keys_that_it_asks_for_and_no_others() -> None:
         ({"rules": [{"name": "a", "event_type": ["Reboot"], "require_file": ""}]}, "require_file: expected an"),
     ],
 )
-def test_what_a_later_version_wrote_is_never_read_as_less(change: dict[str, Any], sentence: str) -> None:
-    """One key that is not known, and nothing of the policy counts but its mode: a rule without a condition, or a
-    policy without a rule, may approve what the whole of it held."""
+def test_policy_of_a_later_version_is_never_read_in_part(change: dict[str, Any], sentence: str) -> None:
+    """With one unknown key, only the mode is read: with a condition or a rule less, a policy could approve more."""
     read = read_policy({**through_json(Policy(Mode.ENFORCE)), **change})
     assert read.policy == Policy(Mode.ENFORCE, rules=())
     assert any(sentence in fault for fault in read.faults), read.faults
 
 
 @pytest.mark.parametrize("key", ["mode", "coordination", "takeover_after", "hold_file", "rules"])
-def test_what_is_missing_is_not_taken_for_the_default(key: str) -> None:
-    """Each key is written, whatever its value: without its hold file a policy approves what it held."""
+def test_missing_key_is_not_replaced_by_the_default(key: str) -> None:
+    """Each key is written, whatever its value: without its hold file, a policy would approve held events."""
     values = through_json(Policy(Mode.ENFORCE, hold_file="/run/hold"))
     del values[key]
     read = read_policy(values)
@@ -108,28 +107,28 @@ def test_what_is_missing_is_not_taken_for_the_default(key: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "enforce", [], {}, {"omitted": 70_000}, {"mode": {}, "rules": {}}])
-def test_what_is_no_policy_is_told_and_decides_nothing(value: object) -> None:
-    """Whatever stands there is a sentence, and never an error."""
+def test_invalid_policy_is_reported_and_decides_nothing(value: object) -> None:
+    """Any value gives faults, and never an exception."""
     read = read_policy(value)
     assert read.faults
     assert read.policy == Policy(Mode.OFF, rules=())
 
 
 def test_very_many_faults_are_counted() -> None:
-    """A recording may hold anything."""
+    """A recording can contain anything."""
     assert len(read_policy({str(number): 0 for number in range(1000)}).faults) == MAX_FAULTS + 1
 
 
-def test_a_secret_in_a_path_is_not_shown() -> None:
-    """Whoever wrote the recording: its faults are printed."""
+def test_secret_in_a_path_is_not_shown() -> None:
+    """The faults of a recording from any source are printed."""
     secret = "Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
     faults = read_policy({**through_json(Policy()), "hold_file": secret}).faults
     assert faults
     assert "c2VjcmV0" not in str(faults)
 
 
-def test_a_policy_file_is_the_approval_section_of_a_settings_file() -> None:
-    """Other sections are not used, not even their secrets are read."""
+def test_policy_file_is_the_approval_section_of_a_settings_file() -> None:
+    """Other sections aren't used, and their secrets aren't read."""
     text = b'[approval]\nmode = "enforce"\nrules = []\n[event_hubs]\nconnection_string_file = "/no/such/file"\n'
     settings = load_policy("/new.toml", lambda _, __: text)
     assert settings.approval.policy == Policy(Mode.ENFORCE, rules=())

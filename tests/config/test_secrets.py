@@ -1,4 +1,4 @@
-"""No secret leaves: not by a flag, an error, a print or somebody else's text."""
+"""Secrets never appear in errors, output, or redacted text of other programs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.support.configuration import CONNECTION, KEY, refused, to_toml
         (f"--eventhub={CONNECTION}",),
     ],
 )
-def test_a_secret_flag_is_refused_without_repeating_it(flags: tuple[str, ...]) -> None:
-    """A secret on the command line ends with exit code 2 and a sentence, and the sentence does not hold it."""
+def test_secret_flag_is_rejected_without_repeating_it(flags: tuple[str, ...]) -> None:
+    """A secret on the command line gives exit code 2 and an error without the secret."""
     said = refused(*flags)
     assert KEY not in said
     if flags[0].startswith(("--event-hubs.", "--otlp.")):
@@ -45,8 +45,8 @@ SECRETS = st.text(alphabet=st.characters(codec="ascii", categories=["L", "N"]), 
 
 
 @given(SECRETS)
-def test_no_secret_leaves_by_repr_error_or_text(secret: str) -> None:
-    """Whatever the secret is and however the settings are printed, it is not in there."""
+def test_no_secret_appears_in_repr_error_or_text(secret: str) -> None:
+    """For any secret, and any way to print the settings."""
     string = f"Endpoint=sb://contoso.example/;SharedAccessKeyName=zz;SharedAccessKey={secret}{secret}"
     environ = {
         "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": string,
@@ -78,8 +78,8 @@ def test_no_secret_leaves_by_repr_error_or_text(secret: str) -> None:
         ("http://hunter2pw@127.0.0.1:4318", ""),
     ],
 )
-def test_the_log_knows_each_part_of_a_header(endpoint: str, headers: str) -> None:
-    """A token without its scheme and a password out of its base64 are secrets by themselves, in whatever text."""
+def test_log_hides_each_part_of_a_header(endpoint: str, headers: str) -> None:
+    """A token without its scheme, and a password decoded from base64, are hidden in any text."""
     environ = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": endpoint, "SCHEDULED_EVENTS_OTLP_HEADERS": headers}
     settings = load(argparse.Namespace(), environ)
     assert Secret("hunter2pw") in settings.secrets
@@ -89,22 +89,22 @@ def test_the_log_knows_each_part_of_a_header(endpoint: str, headers: str) -> Non
 @given(
     st.lists(st.text("ab%", min_size=6, max_size=40), min_size=1, max_size=3), st.text("ab% c", max_size=60), st.data()
 )
-def test_a_cut_never_leaves_a_part_of_a_secret(secrets: list[str], text: str, data: st.DataObject) -> None:
-    """A text cut within a secret is the whole text, sifted, up to where that secret stands."""
+def test_cut_never_leaves_a_part_of_a_secret(secrets: list[str], text: str, data: st.DataObject) -> None:
+    """A text cut inside a secret is the redacted text up to that secret."""
     place, most = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 120))
     text = text[:place] + "".join(secrets) * 2 + text[place:]
     sieve = Sieve(map(Secret, secrets))
     assert sieve(text).startswith(sieve(text, most))
 
 
-def test_the_longer_of_two_secrets_is_hidden_whole() -> None:
-    """A secret that begins with another one leaves nothing behind it."""
+def test_longer_of_two_overlapping_secrets_is_hidden_completely() -> None:
+    """A secret that starts with another one leaves no rest."""
     sieve = Sieve([Secret("hunter"), Secret("hunter2pw")])
     assert sieve("it is hunter2pw") == "it is <secret>"
 
 
-def test_a_secret_does_not_print_and_does_not_travel() -> None:
-    """repr, str, format, JSON and pickle give nothing; equality and truth are by value."""
+def test_secret_is_not_printed_or_serialised() -> None:
+    """repr, str, format, JSON, and pickle don't contain it; equality and truth use the value."""
     secret = Secret("hunter2")
     assert f"{secret} {secret!r} {secret:>10} {[secret]}".count("hunter2") == 0
     assert secret == Secret("hunter2") != Secret("other")
@@ -116,7 +116,7 @@ def test_a_secret_does_not_print_and_does_not_travel() -> None:
     with pytest.raises(TypeError):
         pickle.dumps(secret)
     with pytest.raises(TypeError):
-        list(secret)  # type: ignore[call-overload]  # that it is refused is the point
+        list(secret)  # type: ignore[call-overload]  # must be rejected
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,15 @@ def test_a_secret_does_not_print_and_does_not_travel() -> None:
         "got bearer hunter2abc",
         "http://user:hunter2@host/path",
         "http://user:p@hunter2@host/path",
-        r"http:\hunter2@host\path: cannot be read",  # as a path of Windows, and its `repr`
+        r"http:\hunter2@host\path: cannot be read",  # as a Windows path, and its `repr`
         r"'http:\\hunter2@host\\path'",
         "password=hunter2",
         "x-api-key: hunter2",
         "SharedAccessSignature sr=a&sig=hunter2&skn=b",
     ],
 )
-def test_foreign_text_is_redacted(text: str) -> None:
-    """Credentials in the usual shapes are blanked out of text that others wrote."""
+def test_credentials_in_foreign_text_are_redacted(text: str) -> None:
+    """In the usual formats."""
     assert "hunter2" not in redact(text)
 
 
@@ -157,7 +157,7 @@ def test_foreign_text_is_redacted(text: str) -> None:
     ],
 )
 def test_harmless_text_stays_readable(text: str) -> None:
-    """Paths, addresses of people and machines, and words that merely look alike."""
+    """Paths, email addresses, machines, and words that only look similar."""
     assert redact(text) == text
 
 
@@ -168,7 +168,7 @@ NO_QUOTES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_charact
 
 
 def marked(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Secrets of any characters, by two words of which they are known again."""
+    """Return secrets of any characters that contain two marks."""
     return st.tuples(texts, texts, texts).map(lambda parts: MARKS[0].join(parts[:2]) + MARKS[1] + parts[2])
 
 
@@ -177,13 +177,13 @@ def is_silent(said: str) -> bool:
 
 
 def like_a_port(secret: str) -> bool:
-    """`443/x or ` in `https://host:443/x or a@b` is no password; one that holds a space can't be told from it."""
+    """`443/x or ` in `https://host:443/x or a@b` is not a password; one that contains a space looks the same."""
     return " " in secret and re.match(r"\s|\d{1,5}[/?#\s]", secret) is not None
 
 
 @given(marked(PRINTABLE))
-def test_no_password_in_a_url_leaves(secret: str) -> None:
-    """Whatever it is made of: it goes up to the last `@`, with the slashes turned or gone, quoted or in a repr."""
+def test_no_password_in_a_url_remains(secret: str) -> None:
+    """For any characters: up to the last `@`, with changed or missing slashes, quoted, or in a repr."""
     assume(not like_a_port(secret))
     for url in (
         f"http://user:{secret}@host/x",
@@ -204,16 +204,16 @@ def test_no_password_in_a_url_leaves(secret: str) -> None:
 
 
 @given(marked(NO_QUOTES), marked(NO_SPACE))
-def test_no_password_of_a_word_leaves(unquoted: str, secret: str) -> None:
-    """Without a scheme, or without a user: what holds no space."""
+def test_no_password_without_spaces_remains(unquoted: str, secret: str) -> None:
+    """Without a scheme, or without a user."""
     assume(not unquoted.startswith(("/", "\\")))
     for text in (f"user:{unquoted}@host", f"https://{secret}@host/x", f"//{secret}@host", f"//user:{secret}@host:4318"):
         assert is_silent(redact(text)), (text, redact(text))
 
 
 @given(marked(PRINTABLE))
-def test_nothing_behind_the_name_of_a_credential_leaves(secret: str) -> None:
-    """To the end of the line, since a password may hold what separates it from the next field."""
+def test_no_text_after_the_name_of_a_credential_remains(secret: str) -> None:
+    """To the end of the line, since a password can contain the separator of the next field."""
     for text in (
         f"SharedAccessKey={secret}",
         f"Endpoint=sb://ns/;SharedAccessKeyName=n;\r\n    SharedAccessKey =\r\n        {secret};\r\n    EntityPath=h",
@@ -237,8 +237,8 @@ def test_nothing_behind_the_name_of_a_credential_leaves(secret: str) -> None:
 
 
 @given(marked(NO_SPACE))
-def test_no_token_leaves(secret: str) -> None:
-    """In a query, in a SAS token, or behind the name of its scheme."""
+def test_no_token_remains(secret: str) -> None:
+    """In a query, in a SAS token, or after the name of its scheme."""
     for text in (
         f"https://h/x?token={secret}",
         f"https://h/x?sv=1&sig={secret}&se=2",
@@ -252,8 +252,8 @@ def test_no_token_leaves(secret: str) -> None:
 @given(
     st.from_regex(r"eyJ[A-Za-z0-9_-]{8,40}", fullmatch=True), marked(st.from_regex(r"[A-Za-z0-9_-]*", fullmatch=True))
 )
-def test_no_web_token_leaves(head: str, secret: str) -> None:
-    """A JWT is one wherever it stands, also cut, encrypted, or percent-encoded, and is refused in place of a value."""
+def test_no_web_token_remains(head: str, secret: str) -> None:
+    """A JWT is found everywhere, also cut, encrypted, or percent-encoded, and is rejected as a value."""
     token = f"{head}.{secret}.{secret}"
     for text in (token, f"({token})", f"a={token}", f"/run/{token}/x", f"{token}.x.y", quote(token), token[:-4]):
         assert is_silent(redact(text)), (text, redact(text))
@@ -286,12 +286,12 @@ def test_key_on_several_lines_is_hidden_to_its_end() -> None:
     ],
 )
 def test_encoded_and_other_spellings_are_redacted(text: str) -> None:
-    """Percent-encoding, letter case, a path library that ate a slash: the credential goes all the same."""
+    """Percent-encoding, letter case, a missing slash: the credential is always redacted."""
     assert "hunter2" not in redact(text)
 
 
-def test_redaction_takes_time_in_proportion_to_the_text() -> None:
-    """Text of a stranger that begins like credentials again and again is not searched for ever."""
+def test_redaction_time_is_linear() -> None:
+    """Text with many starts of credentials is searched in linear time."""
     began = time.process_time()
     for seed in (
         *("://a:", "%3A%2F%2F", "sig=", "password: ", "://@", ":/a:b", "bearer ", "%253A%252F%252F%40", "ab://u:p "),
@@ -306,12 +306,12 @@ def test_redaction_takes_time_in_proportion_to_the_text() -> None:
         ),
     ):
         assert len(redact(seed * 50_000)) > 0
-    assert time.process_time() - began < 60  # minutes, if it grew with the square of the text
+    assert time.process_time() - began < 60  # minutes, if it were quadratic
 
 
 @pytest.mark.parametrize("quote", [json.dumps, html.escape, lambda text: json.dumps(text, ensure_ascii=False)])
-def test_a_secret_is_hidden_as_another_program_quotes_it(quote: Callable[[str], str]) -> None:
-    """A collector answers in JSON, in HTML, or with a text quoted by its language."""
+def test_secret_is_hidden_as_another_program_quotes_it(quote: Callable[[str], str]) -> None:
+    """A collector responds in JSON, in HTML, or with a text quoted by its language."""
     secret = 'Tr0ub"4dor&<Räst>\\99'
     shown = Sieve([Secret(secret)])(f"invalid password {quote(secret)}")
     assert "4dor" not in shown

@@ -1,4 +1,4 @@
-"""The agent's own log: lines that can't be forged, torn or waited for, and that hold no secret."""
+"""The agent's own log: lines can't be forged or torn, never block, and contain no secret."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def log(stream: io.StringIO, clock: Clock) -> Log:
     return Log(stream, format="json", clock=clock, monotonic=clock, level="debug")
 
 
-def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, clock: Clock) -> None:
-    """The shape that people grep for: bare words stay bare, all else is quoted."""
+def test_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, clock: Clock) -> None:
+    """The format for grep: simple words are bare, everything else is quoted."""
     clock.now += 0.0625
     log = Log(stream, clock=clock)
     log.warn("document.changed", incarnation=3, a=None, b=True, c=1.5, d="x y", e='"', f="")
@@ -57,8 +57,8 @@ def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, cloc
     )
 
 
-def test_a_json_line_keeps_types(log: Log, stream: io.StringIO) -> None:
-    """Numbers, booleans and null arrive as such; everything else as text."""
+def test_json_line_keeps_types(log: Log, stream: io.StringIO) -> None:
+    """Numbers, booleans, and null keep their type; everything else is text."""
     log.error(
         "a.b",
         n=1,
@@ -87,8 +87,7 @@ def test_a_json_line_keeps_types(log: Log, stream: io.StringIO) -> None:
     ]
 
 
-def test_levels_below_the_chosen_one_are_silent(stream: io.StringIO) -> None:
-    """Only the chosen level and above are written."""
+def test_levels_below_the_chosen_one_are_not_written(stream: io.StringIO) -> None:
     log = Log(stream, level="warn")
     log.debug("a")
     log.info("b")
@@ -99,7 +98,7 @@ def test_levels_below_the_chosen_one_are_silent(stream: io.StringIO) -> None:
 
 @given(st.text(max_size=200), st.sampled_from(["logfmt", "json"]))
 def test_outside_text_never_makes_a_second_line(outside: str, form: LogFormat) -> None:
-    """Whatever a Description holds, one call is one printable line, and JSON gives the text back."""
+    """For any Description, one call is one printable line, and JSON gives the text back."""
     stream = io.StringIO()
     log = Log(stream, format=form)
     log.info("event.seen", description=outside, after=1)
@@ -122,7 +121,7 @@ def test_json_gives_ordinary_text_back(log: Log, stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", ["logfmt", "json"])
 def test_long_values_and_lines_are_capped(stream: io.StringIO, form: LogFormat) -> None:
-    """A huge value is cut, a line that has no room leaves fields out and says so; the line stays whole."""
+    """A huge value is cut; a line that is too long drops fields and has a mark; the line stays complete."""
     log = Log(stream, format=form)
     log.info("a", **{f"f{n}": "é\n" * 10**6 for n in range(9)}, last=7)
     written = logged(log, stream)
@@ -134,7 +133,7 @@ def test_long_values_and_lines_are_capped(stream: io.StringIO, form: LogFormat) 
 
 
 def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
-    """An object that can't be printed, a circle, and field names from outside do no harm."""
+    """An unprintable object, a cycle, and field names from outside do no harm."""
 
     class Unprintable:
         def __str__(self) -> str:
@@ -152,8 +151,8 @@ def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
     assert (line["ts_"], line["x__y"]) == (1, 2)
 
 
-def test_a_secret_that_is_repeated_up_to_the_cap_leaves_no_part(stream: io.StringIO) -> None:
-    """A text is cut before it is sifted: whatever the cut goes through is hidden whole."""
+def test_repeated_secret_up_to_the_cap_leaves_no_part(stream: io.StringIO) -> None:
+    """A text is cut before it's redacted: a secret at the cut is hidden completely."""
     secret = "".join(f"hunter{number:03}" for number in range(60))
     log = Log(stream, hide=[Secret(secret)])
     log.info("a", text=secret * 20, late=f"{secret * 8}zz{secret}")
@@ -161,8 +160,8 @@ def test_a_secret_that_is_repeated_up_to_the_cap_leaves_no_part(stream: io.Strin
     assert "hunter" not in stream.getvalue()
 
 
-def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
-    """A Secret, a known secret inside other text, also cut by the cap, and the usual shapes are blanked out."""
+def test_secrets_are_hidden_in_all_values(stream: io.StringIO) -> None:
+    """A Secret, a known secret inside other text, even if cut by the cap, and the usual formats are redacted."""
     log = Log(stream, hide=[Secret("t0psecret"), Secret("a")])
     log.info(
         "a", it=Secret("hunter2"), text="x t0psecret y", cut="z" * 995 + "t0psecret", error=ValueError("sig=hunter2")
@@ -174,10 +173,8 @@ def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("step", [-86_400.0, 86_400.0])
-def test_how_long_a_failure_lasted_is_measured_by_the_clock_that_nobody_sets(
-    stream: io.StringIO, clock: Clock, step: float
-) -> None:
-    """Setting the wall clock neither makes a second of failure a day, nor silences or repeats it."""
+def test_duration_of_a_failure_uses_the_monotonic_clock(stream: io.StringIO, clock: Clock, step: float) -> None:
+    """Setting the wall clock doesn't change a duration, and neither suppresses nor repeats a failure."""
     monotonic = Clock(START)
     log = Log(stream, format="json", clock=clock, monotonic=monotonic)
     for _ in range(3):
@@ -190,8 +187,8 @@ def test_how_long_a_failure_lasted_is_measured_by_the_clock_that_nobody_sets(
     assert written[-1]["lasted_seconds"] == 3.0
 
 
-def test_a_failure_is_logged_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """A failure each second gives one line, one more an hour, and one when it ends."""
+def test_failure_is_logged_once_then_counted_then_ended(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """A failure each second gives one line, one more per hour, and one when it ends."""
     for _ in range(int(REMIND_SECONDS) + 1):
         log.failing("poll", "poll.failed", reason="timeout")
         clock.now += 1
@@ -205,8 +202,8 @@ def test_a_failure_is_logged_once_then_counted_then_over(log: Log, stream: io.St
     ]
 
 
-def test_a_new_reason_is_logged_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
-    """Each reason is logged once, however often they take turns; a reason of each failure's own can't flood."""
+def test_new_reason_is_logged_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
+    """Each reason is logged once, however often they alternate; many different reasons can't flood the log."""
     for _ in range(100):
         log.failing("a", "a.failed", level="error", reason="timeout")
         log.failing("a", "a.failed", level="error", reason="refused")
@@ -217,8 +214,8 @@ def test_a_new_reason_is_logged_and_flapping_is_not(log: Log, stream: io.StringI
     assert len([line for line in lines(log, stream) if line["event"] == "b.failed"]) < 20
 
 
-def test_what_flaps_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """With `quiet`, what comes and goes is one failure, over when it stayed away for so long; a long one at once."""
+def test_flapping_failure_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """With `quiet`, a flapping failure is one failure, ended when it's absent for `quiet`; a long one ends at once."""
     for _ in range(28):
         log.failing("a", "a.failed", reason="limit")
         clock.now += 5
@@ -246,8 +243,8 @@ def test_what_flaps_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) 
     assert [line["event"] for line in lines(log, stream)][7:] == ["a.back"]
 
 
-def test_a_closed_stream_is_no_error() -> None:
-    """Logging to a stream that was closed, whose reader is gone, or to none, goes on in silence."""
+def test_closed_stream_is_no_error() -> None:
+    """Logging to a closed stream, to a closed pipe, or to no stream continues silently."""
     read, write = os.pipe()
     os.close(read)
     gone = os.fdopen(write, "w")
@@ -265,8 +262,8 @@ def test_a_closed_stream_is_no_error() -> None:
 
 
 @pytest.mark.linux("needs /dev/full")
-def test_a_full_disk_is_no_error() -> None:
-    """ENOSPC is swallowed, and the lines that it cost are counted once there is room."""
+def test_full_disk_is_no_error() -> None:
+    """ENOSPC is ignored, and the lost lines are counted once there is space."""
     read, write = os.pipe()
     with os.fdopen(read, "rb") as reader, open("/dev/full", "w") as full:  # real ENOSPC, from the kernel
         log = Log(full)
@@ -282,9 +279,9 @@ def test_a_full_disk_is_no_error() -> None:
     assert b"event=c" in said[1]
 
 
-def test_a_reader_that_does_not_read_delays_nothing_and_learns_how_many_lines_it_missed() -> None:
-    """A pipe that nobody drains, as of a supervisor that hangs: no call waits. Once it is read, every line that was not
-    lost is there in order, in the place of the others their number, then the next line."""
+def test_blocked_reader_delays_nothing_and_gets_the_number_of_lost_lines() -> None:
+    """No call waits for a pipe that isn't read. Once it's read, all lines that weren't lost are there in order, and the
+    number of lost lines is in their place."""
     read, write = os.pipe()
     count = 10 * MAX_WAITING_LINES
     with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as writer:
@@ -312,8 +309,8 @@ def test_a_reader_that_does_not_read_delays_nothing_and_learns_how_many_lines_it
 
 
 @pytest.mark.linux("pipes that do not block, as another process may leave a shared one")
-def test_a_pipe_that_does_not_block_loses_and_tears_nothing() -> None:
-    """Another process may have made the shared pipe non-blocking: EAGAIN is waited out by the thread alone."""
+def test_non_blocking_pipe_loses_and_tears_nothing() -> None:
+    """Another process can make the shared pipe non-blocking: only the thread waits for EAGAIN."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as writer:
@@ -324,8 +321,8 @@ def test_a_pipe_that_does_not_block_loses_and_tears_nothing() -> None:
         log.close(PATIENCE)
 
 
-def test_the_last_lines_of_a_process_are_written(tmp_path: Path) -> None:
-    """`close` waits for what is in the queue, and a line after it is written as well."""
+def test_last_lines_of_a_process_are_written(tmp_path: Path) -> None:
+    """`close` waits for the queue, and a later line is written as well."""
     path = tmp_path / "log"
     with path.open("w") as stream:
         log = Log(stream, format="json")
@@ -338,8 +335,8 @@ def test_the_last_lines_of_a_process_are_written(tmp_path: Path) -> None:
         assert json.loads(path.read_bytes().splitlines()[-1])["event"] == "b"
 
 
-def test_a_log_that_is_gone_leaves_no_thread_and_loses_no_line() -> None:
-    """Whoever makes many logs, one after another, has as many threads as before."""
+def test_deleted_log_leaves_no_thread_and_loses_no_line() -> None:
+    """After creating many logs, one after another, the process has as many threads as before."""
     written: list[str] = []
 
     class Kept(io.StringIO):
@@ -356,8 +353,8 @@ def test_a_log_that_is_gone_leaves_no_thread_and_loses_no_line() -> None:
     assert len(written) == 100
 
 
-def test_closing_a_log_that_nobody_reads_takes_no_longer_than_it_may() -> None:
-    """The end of the agent waits for half a second at most."""
+def test_closing_an_unread_log_is_limited_in_time() -> None:
+    """The end of the agent waits for at most half a second."""
     read, write = os.pipe()
     with os.fdopen(write, "w") as writer:
         log = Log(writer)
@@ -366,12 +363,12 @@ def test_closing_a_log_that_nobody_reads_takes_no_longer_than_it_may() -> None:
         begin = time.monotonic()
         log.close()
         assert CLOSE_SECONDS * 0.9 <= time.monotonic() - begin < PATIENCE
-        os.close(read)  # the thread's write fails, and with it all others
+        os.close(read)  # the thread's write fails, and so do all others
         assert log.flush(PATIENCE)
 
 
-def test_text_that_no_code_page_has_is_written_as_utf_8(tmp_path: Path) -> None:
-    """Whatever encoding the stream has, and without the line ends of Windows."""
+def test_text_outside_the_code_page_is_written_as_utf_8(tmp_path: Path) -> None:
+    """Whatever the stream's encoding, and without Windows line ends."""
     path = tmp_path / "log"
     with path.open("w", encoding="cp1252") as stream:
         log = Log(stream, format="json")
@@ -380,8 +377,8 @@ def test_text_that_no_code_page_has_is_written_as_utf_8(tmp_path: Path) -> None:
     assert path.read_bytes().endswith('"text": "仮想 ≥ é"}\n'.encode())
 
 
-def test_a_rotating_file_can_be_the_stream(tmp_path: Path) -> None:
-    """What a service writes to: the same lines, and the number of those that the file did not take."""
+def test_rotating_file_can_be_the_stream(tmp_path: Path) -> None:
+    """A service writes to it: the same lines, and the number of lines that the file rejected."""
     folder = tmp_path / "logs"
     folder.touch()
     file = RotatingFile(folder / "agent.log")
@@ -397,7 +394,7 @@ def test_a_rotating_file_can_be_the_stream(tmp_path: Path) -> None:
 
 
 def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
-    """Each line is whole, whoever writes at the same time."""
+    """Each line is complete, even with concurrent writers."""
     path = tmp_path / "log"
     with path.open("w") as stream:
         log = Log(stream, format="json")
@@ -415,10 +412,8 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 800
 
 
-def test_messages_of_libraries_go_through_the_log(
-    log: Log, stream: io.StringIO, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Warnings of a library are one line each without credentials; below WARNING, and azure below ERROR, is silence."""
+def test_messages_of_libraries_go_to_the_log(log: Log, stream: io.StringIO, capfd: pytest.CaptureFixture[str]) -> None:
+    """A library's warning is one line without credentials; messages below WARNING (azure: ERROR) aren't logged."""
     with captured_libraries(log):
         logging.getLogger("some.library").info("no")
         logging.getLogger("azure.eventhub._pyamqp").warning("no")
@@ -444,8 +439,8 @@ def test_messages_of_libraries_go_through_the_log(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_message_that_a_library_repeats_is_logged_once_an_hour(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """The same message is left out for an hour and then logged with the number left out."""
+def test_repeated_message_of_a_library_is_logged_once_an_hour(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """The same message is dropped for an hour and then logged with the number of repeats."""
     with captured_libraries(log):
         for _ in range(100):
             logging.getLogger("some.library").warning("again")
@@ -454,8 +449,7 @@ def test_a_message_that_a_library_repeats_is_logged_once_an_hour(log: Log, strea
     assert [line.get("repeated") for line in lines(log, stream)] == [None, 99]
 
 
-def test_afterwards_logging_is_as_it_was(log: Log) -> None:
-    """Capturing takes nothing away for good."""
+def test_configuration_of_logging_is_restored_afterwards(log: Log) -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level, logging.getLogger("azure").level)
     with captured_libraries(log):

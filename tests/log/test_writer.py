@@ -1,4 +1,4 @@
-"""The queue and the thread that writes: bounded, in order, never in the way of whoever logs."""
+"""The queue and the writer thread: bounded, in order, and never blocking the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.log_reading import PATIENCE, wait_until_gone
 
 
 class Output:
-    """Keeps lines; waits in `write_line` while it is stuck, and raises while it is broken."""
+    """A writer that keeps lines; `write_line` blocks while it's stuck, and raises while it's broken."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -43,7 +43,7 @@ def numbered(*numbers: int) -> list[bytes]:
 
 
 def stuck() -> tuple[BackgroundWriter, Output]:
-    """A writer whose output has taken the line 0 and does not return."""
+    """Return a writer whose output has received line 0 and doesn't return."""
     output = Output()
     output.free.clear()
     writer = BackgroundWriter(output, lost)
@@ -52,8 +52,8 @@ def stuck() -> tuple[BackgroundWriter, Output]:
     return writer, output
 
 
-def test_what_found_no_room_is_reported_in_its_place() -> None:
-    """The lines before the gap come first, then their number, then those that found room again."""
+def test_lines_that_did_not_fit_are_reported_in_their_place() -> None:
+    """The lines before the gap come first, then the number of lost lines, then the lines that fit again."""
     writer, output = stuck()
     for number in range(1, MAX_WAITING_LINES + 8):
         writer.put(b"%d" % number)
@@ -65,8 +65,8 @@ def test_what_found_no_room_is_reported_in_its_place() -> None:
     assert output.lines == [*numbered(*range(MAX_WAITING_LINES + 1)), b"lost 7", b"next"]
 
 
-def test_the_queue_is_bounded_in_bytes_as_well() -> None:
-    """A few huge lines are as much memory as many small ones; the small one after them still finds room."""
+def test_queue_is_bounded_in_bytes_too() -> None:
+    """A few huge lines use as much memory as many small ones; a small line after them still fits."""
     writer, output = stuck()
     huge = b"x" * (MAX_WAITING_BYTES // 4 - 1)
     for _ in range(10):
@@ -82,8 +82,8 @@ def test_the_queue_is_bounded_in_bytes_as_well() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("closed"), RuntimeError("odd")])
-def test_what_can_not_be_written_is_reported_before_the_next_line_that_can(error: Exception) -> None:
-    """Whatever the stream raises costs that line alone."""
+def test_lines_that_can_not_be_written_are_reported_before_the_next_one(error: Exception) -> None:
+    """An exception of the stream costs only that line."""
     output = Output()
     writer = BackgroundWriter(output, lost)
     output.broken = error
@@ -96,9 +96,9 @@ def test_what_can_not_be_written_is_reported_before_the_next_line_that_can(error
     assert output.lines == [b"lost 3", b"b"]
 
 
-def test_a_log_that_nobody_holds_leaves_no_thread() -> None:
-    """The thread ends when its queue is ended, after the last line, and holds nothing then; a later line starts
-    another."""
+def test_deleted_log_leaves_no_thread() -> None:
+    """The thread ends when its queue is ended, after the last line, and keeps no reference; a later line starts
+    another one."""
     output = Output()
     writer = BackgroundWriter(output, lost)
     writer.put(b"a")
@@ -112,8 +112,8 @@ def test_a_log_that_nobody_holds_leaves_no_thread() -> None:
     wait_until_gone(held)
 
 
-def test_a_line_that_found_no_thread_is_written_by_the_next_one() -> None:
-    """A machine that can't start a thread now raises nowhere and loses nothing."""
+def test_line_without_a_thread_is_written_by_the_next_one() -> None:
+    """If the system can't start a thread, nothing is raised or lost."""
     started: list[Callable[[], None]] = []
 
     def start(run: Callable[[], None], arguments: tuple[()]) -> None:
@@ -135,8 +135,8 @@ def test_a_line_that_found_no_thread_is_written_by_the_next_one() -> None:
 
 
 @pytest.mark.linux("needs a timer signal")
-def test_a_signal_handler_may_log_while_its_thread_is_logging() -> None:
-    """In whatever moment it comes: nothing waits for itself, and every line is written or counted."""
+def test_signal_handler_may_log_while_its_thread_is_logging() -> None:
+    """At any moment: there is no deadlock, and every line is written or counted."""
     output = Output()
     writer = BackgroundWriter(output, lambda count: b"lost %d" % count)
     handled = 0
@@ -167,7 +167,7 @@ def test_a_signal_handler_may_log_while_its_thread_is_logging() -> None:
 
 
 class _Filling(io.RawIOBase):
-    """A disk that takes a part of the first write, refuses the rest of it, and then has room again."""
+    """A disk that accepts a part of the first write, rejects the rest, and then has space again."""
 
     def __init__(self) -> None:
         self.taken = b""
@@ -185,8 +185,8 @@ class _Filling(io.RawIOBase):
         return len(part)
 
 
-def test_a_torn_line_does_not_take_the_next_one_with_it() -> None:
-    """Where a part of a line was written, the next begins on a line of its own."""
+def test_torn_line_does_not_damage_the_next_one() -> None:
+    """After a partial write, the next line starts on a new line."""
     raw = _Filling()
     stream = UnbufferedStream(io.TextIOWrapper(io.BufferedWriter(raw)))
     with pytest.raises(OSError, match="No space"):

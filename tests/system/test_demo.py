@@ -50,7 +50,7 @@ def test_the_printed_address_is_the_one_that_answers() -> None:
     """With another address to listen on, the demo prints and scrapes that one."""
     result = demo("--listen", "127.0.0.2:0", "--speed", "20")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert re.search(r"Metrics http://127\.0\.0\.2:[0-9]+/metrics", result.stdout)
+    assert re.search(r"Metrics: http://127\.0\.0\.2:[0-9]+/metrics", result.stdout)
     assert "Every record arrived in every output" in result.stdout
 
 

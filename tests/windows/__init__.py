@@ -1,1 +1,1 @@
-"""What only Windows has: the parts that are data everywhere, the rest on a Windows CPython."""
+"""Code for Windows: data structures are tested on every system, system calls on Windows."""

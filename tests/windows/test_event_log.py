@@ -1,4 +1,4 @@
-"""What is written into the Event Log can be read there as it was written."""
+"""Entries of the Event Log can be read as they were written."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 from exporter.windows.event_log import MAX_TEXT, add_source, message, remove_source, report
 
 
-def test_a_text_is_not_taken_for_a_template() -> None:
+def test_text_is_not_used_as_a_template() -> None:
     assert message("fe80::1%1 and %n, 100%") == "fe80::1% 1 and %n, 100%"
 
 
-def test_lines_are_broken_as_the_viewer_breaks_them() -> None:
+def test_lines_end_with_cr_lf() -> None:
     assert message("one\ntwo\r\nthree") == "one\r\ntwo\r\nthree"
 
 
-def test_what_the_log_cannot_hold_is_left_out_and_what_is_too_long_is_cut() -> None:
+def test_invalid_characters_are_escaped_and_long_text_is_cut() -> None:
     assert message("a\0b\ud800") == "ab\\ud800"
     assert len(message("x" * 100_000)) == MAX_TEXT + 3
 
 
 @pytest.mark.windows
-def test_a_source_can_be_registered_twice_used_and_removed_twice() -> None:
+def test_source_can_be_registered_twice_used_and_removed_twice() -> None:
     name = "azse-test-source"
     try:
         for _ in range(2):
@@ -35,7 +35,7 @@ def test_a_source_can_be_registered_twice_used_and_removed_twice() -> None:
 
 
 @pytest.mark.windows
-def test_the_source_of_another_program_is_left_as_it_is() -> None:
+def test_source_of_another_program_is_not_changed() -> None:
     winreg: Any = pytest.importorskip("winreg")
     name = "azse-test-source-of-another"
     path = rf"SYSTEM\CurrentControlSet\Services\EventLog\Application\{name}"
@@ -52,5 +52,5 @@ def test_the_source_of_another_program_is_left_as_it_is() -> None:
 
 
 @pytest.mark.windows
-def test_a_report_never_raises() -> None:
+def test_report_never_raises() -> None:
     report("azse-test-source-that-nobody-registered", 1, "a test of the agent's own tests")

@@ -1,4 +1,4 @@
-"""The folder below ProgramData, by the environment that is given."""
+"""The folder in ProgramData, by environment, and properties of Windows paths."""
 
 from pathlib import Path
 
@@ -26,28 +26,28 @@ from exporter.windows.places import (
         ({"ProgramData": r"\data"}, r"C:\ProgramData\azure-scheduled-events-exporter"),
     ],
 )
-def test_the_folder_is_below_program_data_on_a_drive(environ: dict[str, str], folder: str) -> None:
+def test_folder_is_in_program_data_on_a_drive(environ: dict[str, str], folder: str) -> None:
     assert program_data(environ) == folder
 
 
-def test_what_is_in_it_has_plain_names() -> None:
+def test_names_in_the_folder_are_plain() -> None:
     assert OUTBOX_FILE == "outbox.db"
 
 
 @pytest.mark.parametrize("path", [r"C:\x", "c:/x", "C:\\"])
-def test_a_drive_with_its_root_is_fixed(path: str) -> None:
+def test_drive_with_its_root_is_fixed(path: str) -> None:
     assert is_on_a_drive(path)
     assert is_fixed(path)
 
 
 @pytest.mark.parametrize("path", [r"\\server\share\x", "//server/share/x", r"\\?\C:\x", r"\\.\C:\x"])
-def test_a_share_and_a_literal_path_are_fixed(path: str) -> None:
+def test_share_and_literal_path_are_fixed(path: str) -> None:
     assert not is_on_a_drive(path)
     assert is_fixed(path)
 
 
 @pytest.mark.parametrize("path", ["", "x", r"\x", "/var/lib/x", "C:x", "C:", "1:\\x", "é:\\x", r".\x"])
-def test_what_depends_on_the_working_directory_or_the_drive_is_not_fixed(path: str) -> None:
+def test_path_that_depends_on_the_current_directory_or_drive_is_not_fixed(path: str) -> None:
     assert not is_fixed(path)
 
 
@@ -68,7 +68,7 @@ def test_what_depends_on_the_working_directory_or_the_drive_is_not_fixed(path: s
         "C:/.app/v1.2/hold",
     ],
 )
-def test_an_ordinary_name_is_of_one_file(path: str) -> None:
+def test_ordinary_name_is_of_one_file(path: str) -> None:
     assert is_own_name(path)
 
 
@@ -102,13 +102,13 @@ def test_an_ordinary_name_is_of_one_file(path: str) -> None:
         "",
     ],
 )
-def test_a_name_by_which_windows_finds_another_file_is_of_none(path: str) -> None:
+def test_name_by_which_windows_finds_another_file_is_ambiguous(path: str) -> None:
     assert not is_own_name(path)
 
 
 @pytest.mark.windows
-def test_a_file_that_a_reader_has_open_is_in_use(tmp_path: Path) -> None:
-    """Not one that is closed again, or not there."""
+def test_file_that_a_reader_has_open_is_in_use(tmp_path: Path) -> None:
+    """A closed or missing file isn't."""
     path = tmp_path / "file"
     path.touch()
     with path.open("rb"):
@@ -119,7 +119,7 @@ def test_a_file_that_a_reader_has_open_is_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.windows
-def test_only_a_name_that_its_folder_does_not_have_is_not_found(tmp_path: Path) -> None:
+def test_only_a_name_missing_in_its_folder_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert is_not_found(str(tmp_path / "hold"))
     for path in (tmp_path / "file", tmp_path / "gone" / "hold", tmp_path / "file" / "hold", tmp_path / "ho<d"):

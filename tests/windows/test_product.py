@@ -1,4 +1,4 @@
-"""The agent on Windows as it is installed: started away from the checkout, ended as Windows ends programs."""
+"""The installed agent on Windows: started outside the checkout, and ended as Windows ends programs."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def mine(**further: object) -> dict[str, object]:
 
 
 def outputs(broker: Broker, collector: Receiver) -> tuple[str, dict[str, str]]:
-    """The flag and the environment that make the agent send to both."""
+    """Return the flag and the environment that make the agent send to both destinations."""
     environ = {"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)}
     return f"--otlp.endpoint=http://127.0.0.1:{collector.port}", environ
 
 
 def test_every_module_can_be_imported(tmp_path: Path) -> None:
-    """Each of the package, with all that they import."""
+    """Each module of the package, with all its imports."""
     done = run_away(tmp_path, sys.executable, "-c", IMPORT_ALL)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
 
 
-def test_the_demo_shows_the_whole_of_it(tmp_path: Path) -> None:
-    """It ends with 0, and every record arrived in every output."""
+def test_demo_runs_completely(tmp_path: Path) -> None:
+    """It exits with 0, and every record arrived in every output."""
     done = run_away(tmp_path, sys.executable, "-m", "exporter", "demo", "--speed", "8", "--listen", "127.0.0.1:0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every record arrived in every output" in done.stdout
 
 
-def test_a_reboot_is_approved_and_told_in_all_three_outputs(tmp_path: Path) -> None:
-    """Prometheus, Event Hubs and OpenTelemetry are told the same records under the same ids; one approval is sent."""
+def test_reboot_is_approved_and_recorded_in_all_three_outputs(tmp_path: Path) -> None:
+    """Prometheus, Event Hubs, and OpenTelemetry get the same records with the same ids; one approval is sent."""
     with (
         MetadataService(load("user-reboot"), speed=40, clock=Unhurried(0.25)) as service,
         Broker() as broker,
@@ -80,9 +80,9 @@ def test_a_reboot_is_approved_and_told_in_all_three_outputs(tmp_path: Path) -> N
     assert stored <= logged
 
 
-def test_what_was_recorded_outlives_terminate_process(tmp_path: Path) -> None:
-    """Killed with its collector away, the agent's next process delivers what was recorded, each record under its id,
-    and goes on with the story."""
+def test_records_survive_terminate_process(tmp_path: Path) -> None:
+    """After a kill while the collector is away, the next process delivers the records with their ids, and continues
+    the event's timeline."""
     with MetadataService(load("user-reboot"), speed=0.001) as service, Broker() as broker, Receiver() as collector:
         flag, environ = outputs(broker, collector)
         collector.__exit__(None, None, None)
@@ -113,7 +113,7 @@ def test_what_was_recorded_outlives_terminate_process(tmp_path: Path) -> None:
         pytest.param(CTRL_BREAK, id="ctrl-break", marks=pytest.mark.not_wine("has no Ctrl-Break")),
     ],
 )
-def test_a_key_ends_it_within_five_seconds(tmp_path: Path, key: int) -> None:
+def test_key_ends_the_agent_within_five_seconds(tmp_path: Path, key: int) -> None:
     """Also while the metadata service hangs: exit code 0, and its last record is written."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         with Run(service.url, tmp_path, where=tmp_path) as run:
@@ -128,8 +128,8 @@ def test_a_key_ends_it_within_five_seconds(tmp_path: Path, key: int) -> None:
         assert run.said("agent.stopped")
 
 
-def test_a_hold_file_on_a_missing_drive_holds_everything(tmp_path: Path) -> None:
-    """A drive that is not there says nothing about a file on it; on one that is there, its absence approves."""
+def test_hold_file_on_a_missing_drive_holds_every_event(tmp_path: Path) -> None:
+    """A missing drive proves nothing about a file on it; on an existing drive, its absence allows approvals."""
     missing = next(f"{letter}:" for letter in "QRSTUVW" if not os.path.exists(f"{letter}:\\"))
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         service.set_document(document(5, mine()))

@@ -1,4 +1,4 @@
-"""What a service reports, how its command line is quoted, and what an error of the service manager says."""
+"""Status reports of a service, quoting of its command line, and errors of the service manager."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Reported = tuple[int, int, int, int, int, int, int]
 
 
 class Ends:
-    """A program that starts, unless told otherwise, and ends with an exit code: at once, or when it is stopped."""
+    """A program that starts, unless disabled, and ends with an exit code: at once, or when it's stopped."""
 
     def __init__(self, code: int, *, starts: bool = True, at_once: bool = True) -> None:
         self.code, self.starts = code, starts
@@ -53,7 +53,7 @@ def states(reported: list[Reported]) -> list[int]:
     return [status[1] for status in reported]
 
 
-def test_a_program_that_ends_well_is_reported_starting_running_and_stopped() -> None:
+def test_successful_program_is_reported_starting_running_and_stopped() -> None:
     reported: list[Reported] = []
     assert serve(Ends(0), StatusReporter(reported.append)) == 0
     assert states(reported) == [ServiceState.START_PENDING, ServiceState.RUNNING, ServiceState.STOPPED]
@@ -68,20 +68,20 @@ def test_running_is_not_reported_before_the_program_has_started() -> None:
     assert ServiceState.RUNNING not in states(reported)
 
 
-def test_wrong_settings_are_reported_as_a_stop_with_their_own_code_so_that_nothing_restarts_them() -> None:
+def test_invalid_settings_are_reported_as_a_stop_with_their_own_code() -> None:
     reported: list[Reported] = []
     serve(Ends(BAD_CONFIGURATION, starts=False), StatusReporter(reported.append))
     assert reported[-1][1] == ServiceState.STOPPED
     assert reported[-1][3:5] == (SERVICE_SPECIFIC_ERROR, BAD_CONFIGURATION)
 
 
-def test_any_other_failure_is_not_reported_as_a_stop_so_that_the_recovery_actions_begin() -> None:
+def test_other_failures_are_not_reported_as_a_stop_so_that_recovery_actions_run() -> None:
     reported: list[Reported] = []
     assert serve(Ends(1, starts=False), StatusReporter(reported.append)) == 1
     assert ServiceState.STOPPED not in states(reported)
 
 
-def test_a_failure_after_a_stop_was_asked_for_is_a_stop_and_not_restarted() -> None:
+def test_failure_after_a_stop_request_is_reported_as_a_stop() -> None:
     reported: list[Reported] = []
     reporter = StatusReporter(reported.append)
     program = Ends(1, at_once=False)
@@ -94,7 +94,7 @@ def test_a_failure_after_a_stop_was_asked_for_is_a_stop_and_not_restarted() -> N
 
 
 @pytest.mark.parametrize("code", [CONTROL_STOP, CONTROL_SHUTDOWN, CONTROL_PRESHUTDOWN])
-def test_a_stop_and_a_shutdown_are_reported_at_once_and_end_the_program(code: int) -> None:
+def test_stop_and_shutdown_are_reported_at_once_and_end_the_program(code: int) -> None:
     reported: list[Reported] = []
     reporter = StatusReporter(reported.append)
     reporter.start_pending()
@@ -107,7 +107,7 @@ def test_a_stop_and_a_shutdown_are_reported_at_once_and_end_the_program(code: in
     assert program.stopped.wait(30)
 
 
-def test_a_second_stop_is_no_second_report() -> None:
+def test_second_stop_is_not_reported_again() -> None:
     reported: list[Reported] = []
     reporter, program = StatusReporter(reported.append), Ends(0)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_a_second_stop_is_no_second_report() -> None:
     assert states(reported) == [ServiceState.STOP_PENDING]
 
 
-def test_being_asked_how_it_is_changes_nothing_and_an_unknown_control_is_refused() -> None:
+def test_interrogation_changes_nothing_and_an_unknown_control_is_rejected() -> None:
     reported: list[Reported] = []
     reporter, program = StatusReporter(reported.append), Ends(0, at_once=False)
     assert control(CONTROL_INTERROGATE, program, reporter) == 0
@@ -148,7 +148,7 @@ def test_states_never_go_backwards(calls: list[str]) -> None:
         (["a.exe"], '"a.exe"'),
     ],
 )
-def test_words_are_quoted_so_that_no_other_program_and_no_other_words_are_meant(words: list[str], line: str) -> None:
+def test_words_are_quoted_for_exactly_this_program_and_these_arguments(words: list[str], line: str) -> None:
     assert command_line(words) == line
 
 
@@ -159,7 +159,7 @@ def test_words_are_quoted_so_that_no_other_program_and_no_other_words_are_meant(
 def test_windows_splits_the_line_into_the_same_words(word: str) -> None:
     import ctypes
 
-    shell, count = ctypes.WinDLL("shell32"), ctypes.c_int()  # type: ignore[attr-defined,unused-ignore]  # of Windows
+    shell, count = ctypes.WinDLL("shell32"), ctypes.c_int()  # type: ignore[attr-defined,unused-ignore]  # only on Windows
     shell.CommandLineToArgvW.restype = ctypes.POINTER(ctypes.c_wchar_p)
     words = [r"C:\Program Files\a.exe", word, "last"]
     found = shell.CommandLineToArgvW(ctypes.c_wchar_p(command_line(words)), ctypes.byref(count))
@@ -167,12 +167,12 @@ def test_windows_splits_the_line_into_the_same_words(word: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["a.exe", "--x=%PATH%"], ["100%.exe"], ['a".exe']])
-def test_what_the_service_manager_would_read_otherwise_is_refused(words: list[str]) -> None:
+def test_words_that_the_service_manager_would_change_are_rejected(words: list[str]) -> None:
     with pytest.raises(ValueError, match="cannot contain"):
         command_line(words)
 
 
-def test_an_error_says_what_to_do_and_an_unknown_one_its_number() -> None:
+def test_error_has_the_fix_and_an_unknown_error_its_number() -> None:
     assert "administrator" in sentence_of(5, "azse", "Access is denied.")
     assert "service install" in sentence_of(1060, "azse", "")
     assert sentence_of(4711, "azse", "Something else.") == "azse: Something else (Windows error 4711)"

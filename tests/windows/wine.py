@@ -1,7 +1,7 @@
-"""Wine's prefixes: each a Windows with a server of its own, in which Windows' Python runs the checkout on drive C:.
+"""Wine's prefixes: each is a Windows with a separate server, in which a Windows Python runs the checkout on drive C:.
 
-What Wine 8 asks for: standard streams are pipes (CPython's `fstat` of an inherited file or of /dev/null fails), and
-what runs lies on drive C:, not on Z:, where Linux' own /proc and /dev are in the way.
+Requirements of Wine 8: standard streams are pipes (CPython's `fstat` of an inherited file or of /dev/null fails), and
+programs are on drive C:, not on Z:, where /proc and /dev of Linux cause errors.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PATHS: Final = (os.environ.get("PATH", os.defpath), "/usr/lib/wine", "/opt/wine-
 
 CHECKOUT: Final = "checkout"
 PYTHON: Final = "python"
-"""Folders of drive C:."""
+"""Directories of drive C:."""
 BOOT_SECONDS: Final = 180.0
 REGISTRY: Final = "*.reg"
 KEPT: Final = ("HOME", "PATH", "LANG", "USER", "PROPERTIES_TIMES", "HYPOTHESIS_PROFILE")
 
 
 def need_wine() -> str:
-    """The path of wine64; as root on Debian it is installed with apt. Raises Missing."""
+    """Return the path of wine64; as root on Debian, apt installs it. Raises Missing."""
     need({"wine64": "wine64"}, os.pathsep.join(PATHS))
     found = _find("wine64")
     assert found is not None
@@ -40,13 +40,13 @@ def _find(name: str) -> str | None:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a process of Wine with all that it started: without a server they wait for ever, and so does a reader."""
+    """Kill a Wine process with all its children: without a server they never end, and neither does a reader."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 class Prefix:
-    """One Windows: its folder, and how programs run in it."""
+    """One Windows: its directory, and how to run programs in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,10 +65,10 @@ class Prefix:
         done.touch()
 
     def copy(self, folder: Path) -> Prefix:
-        """Another one of the same files, and a registry of its own: at once, and no space on the disk."""
+        """Return a copy of the same files, with its own registry: instant, and without disk space."""
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder, folder, symlinks=True, copy_function=os.link)
-        for file in folder.glob(REGISTRY):  # Wine writes into one that has several links
+        for file in folder.glob(REGISTRY):  # Wine writes to a file with several links
             file.unlink()
             shutil.copyfile(self.folder / file.name, file)
         return Prefix(folder)
@@ -85,13 +85,15 @@ class Prefix:
 
     @contextlib.contextmanager
     def python(self, *arguments: str, where: str = CHECKOUT) -> Iterator[subprocess.Popen[str]]:
-        """Windows' Python with these arguments, in a folder of drive C:; both its streams come as one pipe. It is
-        ended, with all that it started, when the block is left."""
+        """Run a Windows Python with these arguments, in a directory of drive C:; both its streams are one pipe.
+
+        It's killed with all its children at the end of the block.
+        """
         folder = self._drive(where)
         with subprocess.Popen(
             [self._wine, f"C:\\{PYTHON}\\python.exe", *arguments],
             cwd=folder,
-            env=self._environ() | {"PWD": str(folder)},  # Wine asks it which of several ways led there
+            env=self._environ() | {"PWD": str(folder)},  # Wine uses it to choose among several paths
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,7 +111,7 @@ class Prefix:
                 self.end()
 
     def run(self, *arguments: str, where: str = CHECKOUT) -> tuple[int, str]:
-        """The exit code and what was said."""
+        """Run a program, and return its exit code and output."""
         with self.python(*arguments, where=where) as process:
             assert process.stdout is not None
             said = process.stdout.read()
@@ -144,7 +146,7 @@ class Prefix:
         return done.stdout
 
     def _environ(self) -> dict[str, str]:
-        """Little of this system's environment: Wine hands all of it on to Windows."""
+        """Return a small part of this system's environment: Wine passes all of it to Windows."""
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         quiet = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree=;mshtml="}
         return {**kept, **quiet, "WINEPREFIX": str(self.folder)}

@@ -1,4 +1,4 @@
-"""`service start`, `stop` and `remove`: each waits, may be called again, and says why not."""
+"""`service start`, `stop`, and `remove`: each waits, can be repeated, and reports why it failed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_start_waits_until_it_runs(windows: FakeWindows, capsys: pytest.CaptureF
     assert 1 < windows.clock.now < 5
 
 
-def test_what_runs_is_not_started_again(windows: FakeWindows) -> None:
+def test_running_service_is_not_started_again(windows: FakeWindows) -> None:
     assert do(windows, "start") == DONE
     assert do(windows, "start") == DONE
     assert windows.manager.asked == ["start"]
 
 
-def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
+def test_start_with_invalid_settings_prints_the_new_lines_of_the_log(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = windows.data / "log" / "agent.log"
@@ -60,7 +60,7 @@ def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
     assert "hush-hush" not in err
 
 
-def test_a_start_whose_process_ends_says_that_it_is_tried_again(
+def test_start_with_an_ending_process_reports_that_windows_may_retry(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING), ServiceStatus(ServiceState.STOPPED, 1067)]
@@ -68,29 +68,29 @@ def test_a_start_whose_process_ends_says_that_it_is_tried_again(
     assert "Windows may retry" in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_found_is_no_wrong_setting(
+def test_missing_program_is_not_reported_as_invalid_settings(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Windows' own number 2 is another than the service's."""
+    """Windows' own error 2 differs from the service's exit code 2."""
     windows.manager.after_start = [ServiceStatus(ServiceState.STOPPED, 2)]
     assert do(windows, "start") == FAILED
     assert "settings" not in capsys.readouterr().err
 
 
-def test_a_start_that_takes_for_ever_is_given_up(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+def test_start_gives_up_after_its_time_limit(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     windows.manager.after_start = [ServiceStatus(ServiceState.START_PENDING)]
     assert do(windows, "start") == FAILED
     assert "not running after 60 s" in capsys.readouterr().err
 
 
-def test_stop_waits_until_it_has_stopped_and_may_be_called_again(windows: FakeWindows) -> None:
+def test_stop_waits_until_the_service_has_stopped_and_can_be_repeated(windows: FakeWindows) -> None:
     do(windows, "start")
     assert do(windows, "stop") == DONE
     assert do(windows, "stop") == DONE
     assert windows.manager.asked == ["start", "stop"]
 
 
-def test_what_is_starting_is_stopped_when_it_has_started(windows: FakeWindows) -> None:
+def test_starting_service_is_stopped_when_it_has_started(windows: FakeWindows) -> None:
     windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.START_PENDING)
     windows.manager.coming = [ServiceStatus(ServiceState.START_PENDING)] * 5 + [ServiceStatus(ServiceState.RUNNING)]
     assert do(windows, "stop") == DONE
@@ -100,15 +100,15 @@ def test_what_is_starting_is_stopped_when_it_has_started(windows: FakeWindows) -
 STOPPING = [ServiceStatus(ServiceState.STOP_PENDING)] * 5 + [ServiceStatus(ServiceState.STOPPED)]
 
 
-def test_what_is_stopping_already_is_waited_for(windows: FakeWindows) -> None:
-    """Windows refuses a control then, and the sentence would be about a service that starts."""
+def test_stop_of_a_stopping_service_waits(windows: FakeWindows) -> None:
+    """Windows rejects a control then, with an error that would be about a starting service."""
     windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.STOP_PENDING)
     windows.manager.coming = list(STOPPING)
     assert do(windows, "stop") == DONE
     assert windows.manager.asked == []
 
 
-def test_what_is_still_stopping_is_started_when_it_has_stopped(windows: FakeWindows) -> None:
+def test_stopping_service_is_started_when_it_has_stopped(windows: FakeWindows) -> None:
     windows.manager.statuses[SERVICE_NAME] = ServiceStatus(ServiceState.STOP_PENDING)
     windows.manager.coming = list(STOPPING)
     asked_at: list[int] = []
@@ -117,7 +117,7 @@ def test_what_is_still_stopping_is_started_when_it_has_stopped(windows: FakeWind
     assert asked_at == [ServiceState.STOPPED]
 
 
-def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_that_exceeds_its_time_limit_is_reported(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     do(windows, "start")
     windows.manager.after_stop = [ServiceStatus(ServiceState.STOP_PENDING)]
     assert do(windows, "stop") == FAILED
@@ -126,7 +126,9 @@ def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest
 
 
 @pytest.mark.parametrize("action", ["start", "stop"])
-def test_what_is_not_installed_is_told(tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_action_on_a_missing_service_is_reported(
+    tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert do(FakeWindows(tmp_path), action) == FAILED
     assert "service install" in capsys.readouterr().err
 
@@ -143,9 +145,7 @@ def test_remove_stops_and_removes_and_keeps_settings_and_outbox(
     assert do(windows, "remove") == DONE, "an uninstaller may call it again"
 
 
-def test_the_service_of_another_program_is_not_removed(
-    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_service_of_another_program_is_not_removed(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     found = windows.manager.services[SERVICE_NAME]
     windows.manager.services[SERVICE_NAME] = replace(found, command=(r"C:\Windows\spoolsv.exe",))
     assert do(windows, "remove") == FAILED
@@ -153,7 +153,7 @@ def test_the_service_of_another_program_is_not_removed(
     assert windows.manager.asked == []
 
 
-def test_what_does_not_stop_is_not_removed(windows: FakeWindows) -> None:
+def test_service_that_does_not_stop_is_not_removed(windows: FakeWindows) -> None:
     do(windows, "start")
     windows.manager.after_stop = [ServiceStatus(ServiceState.STOP_PENDING)]
     assert do(windows, "remove") == FAILED

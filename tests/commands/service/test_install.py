@@ -1,4 +1,4 @@
-"""`service install`: what is asked of the service manager, what the service may do in its folder, and what stays."""
+"""`service install`: the service's definition, its rights in its folder, and the files that an update keeps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outbox(windows: FakeWindows) -> str:
     return f"--outbox.path={windows.data / 'outbox.db'}"
 
 
-def test_the_service_starts_this_program_with_the_flags_under_an_account_of_its_own(windows: FakeWindows) -> None:
+def test_service_starts_this_program_with_the_flags_under_its_own_account(windows: FakeWindows) -> None:
     assert install(windows, "--web.listen-address=127.0.0.1:10169", outbox(windows)) == DONE
     (definition,) = windows.manager.services.values()
     assert definition.name == SERVICE_NAME
@@ -60,7 +60,7 @@ def test_the_service_starts_this_program_with_the_flags_under_an_account_of_its_
     assert windows.sources == {SERVICE_NAME}
 
 
-def test_the_service_may_write_its_data_and_only_read_what_tells_it_what_to_do(windows: FakeWindows) -> None:
+def test_service_may_write_its_data_and_only_read_its_inputs(windows: FakeWindows) -> None:
     install(windows, outbox(windows))
     entries = {os.path.relpath(path, windows.data): found for path, found in windows.access.entries.items()}
     assert entries == {
@@ -74,7 +74,7 @@ def test_the_service_may_write_its_data_and_only_read_what_tells_it_what_to_do(w
     }
 
 
-def test_settings_that_are_wrong_are_all_told_and_nothing_is_made(windows: FakeWindows) -> None:
+def test_invalid_settings_are_all_reported_and_nothing_is_created(windows: FakeWindows) -> None:
     with pytest.raises(ConfigError) as caught:
         install(windows, "--source.poll-interval=1h", "--approval.mode=yes")
     assert len(caught.value.errors) == 2
@@ -82,7 +82,7 @@ def test_settings_that_are_wrong_are_all_told_and_nothing_is_made(windows: FakeW
     assert not windows.manager.services
 
 
-def test_who_is_no_administrator_is_told_so_and_nothing_is_made(
+def test_missing_administrator_rights_are_reported_and_nothing_is_created(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     windows = FakeWindows(tmp_path, administrator=False)
@@ -91,7 +91,7 @@ def test_who_is_no_administrator_is_told_so_and_nothing_is_made(
     assert not windows.data.exists()
 
 
-def test_an_upgrade_keeps_settings_and_outbox_and_the_lists_that_somebody_has_changed(windows: FakeWindows) -> None:
+def test_upgrade_keeps_settings_outbox_and_changed_access_lists(windows: FakeWindows) -> None:
     install(windows, outbox(windows))
     config, database, hold = (windows.data / name for name in ("config.toml", "outbox.db", "hold"))
     config.write_text('[log]\nlevel = "warn"\n')
@@ -105,7 +105,7 @@ def test_an_upgrade_keeps_settings_and_outbox_and_the_lists_that_somebody_has_ch
     assert windows.manager.statuses[SERVICE_NAME].state == ServiceState.RUNNING, "it is not the installer's to stop it"
 
 
-def test_an_outbox_that_an_administrator_has_used_is_given_to_the_service(windows: FakeWindows) -> None:
+def test_outbox_of_an_agent_run_by_an_administrator_is_given_to_the_service(windows: FakeWindows) -> None:
     windows.data.mkdir()
     for name in ("outbox.db", "outbox.db-wal", "outbox.db.lock"):
         (windows.data / name).write_text("")
@@ -115,7 +115,7 @@ def test_an_outbox_that_an_administrator_has_used_is_given_to_the_service(window
 
 
 @pytest.mark.parametrize("what", ["", "config.toml", "secrets"])
-def test_a_folder_that_a_stranger_has_made_before_is_not_used(
+def test_existing_folder_of_another_account_is_rejected(
     windows: FakeWindows, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = windows.data / what
@@ -146,7 +146,7 @@ TAKEN_OVER = (
 
 
 def put(windows: FakeWindows, name: str, owner: str) -> Path:
-    """A file in the folder of the service that belongs to `owner`, its folders to the administrators."""
+    """Create a file in the service's folder that belongs to `owner`; its folders belong to the administrators."""
     path = windows.data / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("")
@@ -155,10 +155,10 @@ def put(windows: FakeWindows, name: str, owner: str) -> Path:
 
 
 @pytest.mark.parametrize("name", TAKEN_OVER)
-def test_files_of_another_account_are_refused_with_owner_and_remedy(
+def test_files_of_another_account_are_rejected_with_owner_and_remedy(
     windows: FakeWindows, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their owner may change their lists at any time, whatever the service's installation writes into these."""
+    """Their owner can change their lists at any time, whatever the installation sets."""
     path = put(windows, name, STRANGER)
     assert install(windows, outbox(windows)) == FAILED
     err = capsys.readouterr().err
@@ -178,8 +178,8 @@ def test_files_of_another_account_stop_an_upgrade(windows: FakeWindows, name: st
     assert any(str(path) in text for _, _, text in windows.reports)
 
 
-def test_files_are_looked_at_once_nobody_else_can_make_any(windows: FakeWindows) -> None:
-    """The lists of the folders come first: between a look and the list a stranger would find time."""
+def test_files_are_checked_after_the_folders_are_protected(windows: FakeWindows) -> None:
+    """Otherwise another account could create a file between the check and the new list."""
     (windows.data / "secrets").mkdir(parents=True)
     looked: list[str] = []
 
@@ -196,14 +196,14 @@ def test_files_are_looked_at_once_nobody_else_can_make_any(windows: FakeWindows)
 
 
 @pytest.mark.parametrize("name", ["outbox.db", "outbox.db-wal", "log/agent.log", "events/status.json"])
-def test_files_that_the_service_has_written_do_not_stop_an_upgrade(windows: FakeWindows, name: str) -> None:
+def test_files_written_by_the_service_do_not_stop_an_upgrade(windows: FakeWindows, name: str) -> None:
     install(windows, outbox(windows))
     put(windows, name, SID)
     assert install(windows, outbox(windows)) == DONE
 
 
-def test_ready_files_of_an_account_that_an_administrator_let_in_do_not_stop_an_upgrade(windows: FakeWindows) -> None:
-    """Whom the list of the folder lets make files; not whom it lets read them."""
+def test_ready_files_of_a_permitted_account_do_not_stop_an_upgrade(windows: FakeWindows) -> None:
+    """Of an account that may create files there; not of one that may only read them."""
     install(windows, outbox(windows))
     ready = str(windows.data / "ready")
     put(windows, "ready/event", "S-1-5-19")
@@ -215,14 +215,14 @@ def test_ready_files_of_an_account_that_an_administrator_let_in_do_not_stop_an_u
     assert install(windows, outbox(windows)) == DONE
 
 
-def test_a_service_that_only_reads_a_folder_owns_nothing_in_it(windows: FakeWindows) -> None:
+def test_service_that_only_reads_a_folder_owns_nothing_in_it(windows: FakeWindows) -> None:
     install(windows, outbox(windows))
     put(windows, "hold/hold", SID)
     assert install(windows, outbox(windows)) == FAILED
 
 
-def test_a_folder_with_very_many_files_is_refused(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody may have made them before: an installation asks about the owners of so many files and no more."""
+def test_folder_with_too_many_files_is_rejected(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another user may have created them before: the installation checks a limited number of owners."""
     (windows.data / "log").mkdir(parents=True)
     for number in range(MOST_FILES):
         (windows.data / "log" / str(number)).touch()
@@ -232,10 +232,10 @@ def test_a_folder_with_very_many_files_is_refused(windows: FakeWindows, capsys: 
 
 @pytest.mark.linux("a user of Windows makes a junction, a test may not make a symbolic link there")
 @pytest.mark.parametrize("what", ["", "log", "config.toml", "outbox.db"])
-def test_a_link_is_not_followed_wherever_it_leads(
+def test_links_are_rejected(
     windows: FakeWindows, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every user can make a junction in ProgramData: the access list would be set on what it leads to."""
+    """Any user can create a junction in ProgramData: the access list would be set on its target."""
     target = tmp_path / "System32"
     if "." in what:
         target.write_text("")
@@ -252,20 +252,18 @@ def test_a_link_is_not_followed_wherever_it_leads(
         assert not list(target.iterdir())
 
 
-def test_what_a_stranger_has_made_loses_its_list_when_it_is_taken_over(
+def test_folder_of_another_account_loses_its_list_when_it_is_taken_over(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may name the service already, whose SID everybody can compute, and so look like a list of ours."""
+    """Its list can have an entry for the service, whose SID anyone can compute, and so look like the installer's."""
     windows.data.mkdir()
     windows.access.owners[str(windows.data)] = "S-1-5-21-9-9-9-1001"
     assert install(windows, outbox(windows)) == FAILED
     assert f'icacls "{windows.data}" /reset' in capsys.readouterr().err
 
 
-def test_a_folder_that_holds_other_things_is_not_taken_from_those_who_use_it(
-    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Such as the root of a drive, or ProgramData itself."""
+def test_folder_with_other_contents_is_rejected(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    """For example, the root of a drive, or ProgramData itself."""
     windows.data.mkdir()
     (windows.data / "Documents").mkdir()
     assert install(windows, outbox(windows)) == FAILED
@@ -274,9 +272,7 @@ def test_a_folder_that_holds_other_things_is_not_taken_from_those_who_use_it(
     assert not windows.manager.services
 
 
-def test_the_folder_of_another_service_is_left_to_that_one(
-    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_another_service_is_rejected(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     install(windows, outbox(windows))
     before = dict(windows.access.entries)
     assert install(windows, "--name=azse-2", outbox(windows)) == FAILED
@@ -286,13 +282,13 @@ def test_the_folder_of_another_service_is_left_to_that_one(
 
 
 @pytest.mark.parametrize("name", [SERVICE_NAME, SERVICE_NAME.upper()])
-def test_a_service_of_another_name_has_a_folder_of_that_name(name: str) -> None:
+def test_service_with_another_name_has_a_folder_with_that_name(name: str) -> None:
     environ = {"ProgramData": r"D:\Data"}
     assert named_service(name, environ) == usual_service(environ)
     assert named_service("azse-2", environ).folder == r"D:\Data\azse-2"
 
 
-def test_a_folder_that_the_service_has_made_anew_does_not_stop_an_upgrade(windows: FakeWindows) -> None:
+def test_folder_recreated_by_the_service_does_not_stop_an_upgrade(windows: FakeWindows) -> None:
     install(windows, outbox(windows))
     windows.access.owners[str(windows.data / "log")] = SID
     assert install(windows, outbox(windows)) == DONE
@@ -300,9 +296,7 @@ def test_a_folder_that_the_service_has_made_anew_does_not_stop_an_upgrade(window
     assert install(windows, outbox(windows)) == FAILED
 
 
-def test_the_service_of_another_program_is_not_changed(
-    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_service_of_another_program_is_not_changed(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     install(windows, outbox(windows))
     other = replace(windows.manager.services[SERVICE_NAME], name="spooler", command=(r"C:\Windows\spoolsv.exe",))
     windows.manager.services["spooler"] = other
@@ -313,8 +307,8 @@ def test_the_service_of_another_program_is_not_changed(
     assert windows.sources == {SERVICE_NAME}
 
 
-def test_why_it_was_not_installed_stands_in_the_event_log(windows: FakeWindows) -> None:
-    """The Windows Installer calls it, and shows nothing of what it prints."""
+def test_failure_of_an_installation_is_in_the_event_log(windows: FakeWindows) -> None:
+    """The Windows Installer runs it, and doesn't show its output."""
     with pytest.raises(ConfigError):
         install(windows, "--approval.mode=yes", "--otlp.endpoint=http://me:hush-hush@collector")
     windows.administrator = False
@@ -329,13 +323,13 @@ def test_why_it_was_not_installed_stands_in_the_event_log(windows: FakeWindows) 
         assert "hush-hush" not in text
 
 
-def test_a_percent_sign_is_refused_since_the_service_manager_would_replace_it(windows: FakeWindows) -> None:
+def test_percent_sign_is_rejected_since_the_service_manager_would_replace_it(windows: FakeWindows) -> None:
     with pytest.raises(ConfigError, match="settings file"):
         install(windows, "--source.vm-name=%COMPUTERNAME%", outbox(windows))
     assert not windows.data.exists()
 
 
-def test_paths_are_kept_as_they_are_meant_where_the_command_is_given(windows: FakeWindows, tmp_path: Path) -> None:
+def test_relative_paths_of_flags_are_resolved_at_the_installation(windows: FakeWindows, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('[log]\nlevel = "warn"\n')
     relative = os.path.relpath(tmp_path / "own.toml")
     assert install(windows, f"--config.file={relative}", outbox(windows)) == DONE
@@ -343,7 +337,7 @@ def test_paths_are_kept_as_they_are_meant_where_the_command_is_given(windows: Fa
     assert f"--config.file={tmp_path / 'own.toml'}" in definition.command
 
 
-def test_a_settings_file_named_by_the_services_environment_is_left_to_it(windows: FakeWindows, tmp_path: Path) -> None:
+def test_settings_file_of_the_services_environment_stays_in_effect(windows: FakeWindows, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text("")
     windows.variables = {"SCHEDULED_EVENTS_CONFIG_FILE": str(tmp_path / "own.toml")}
     assert install(windows, outbox(windows)) == DONE
@@ -351,7 +345,7 @@ def test_a_settings_file_named_by_the_services_environment_is_left_to_it(windows
     assert not [word for word in definition.command if word.startswith("--config.file")]
 
 
-def test_a_relative_path_in_the_settings_is_of_the_services_folder(windows: FakeWindows) -> None:
+def test_relative_paths_in_the_settings_refer_to_the_services_folder(windows: FakeWindows) -> None:
     install(windows, outbox(windows))
     (windows.data / "web.yml").write_text("basic_auth_users: {}\n")
     (windows.data / "config.toml").write_text('[web]\nconfig_file = "web.yml"\n')
@@ -362,10 +356,10 @@ def test_a_relative_path_in_the_settings_is_of_the_services_folder(windows: Fake
 
 
 @pytest.mark.parametrize("key", ["outbox.path", "recording.path", "event-files.path"])
-def test_a_place_elsewhere_needs_a_right_until_the_service_has_it(
+def test_path_elsewhere_needs_a_right_until_the_service_has_it(
     windows: FakeWindows, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands take away what other accounts may do there; once they were run nothing is said any more."""
+    """The commands remove the rights of other accounts; once they were run, there is no warning."""
     folder = tmp_path / "elsewhere"
     path = folder if key == "event-files.path" else folder / "file"
     flags = [f"--{key}={path}", *([outbox(windows)] if key != "outbox.path" else [])]
@@ -381,7 +375,7 @@ def test_a_place_elsewhere_needs_a_right_until_the_service_has_it(
     assert "icacls" not in capsys.readouterr().err
 
 
-def test_a_place_of_another_service_is_never_granted(
+def test_path_of_another_service_is_never_granted(
     windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
@@ -392,10 +386,10 @@ def test_a_place_of_another_service_is_never_granted(
     assert "icacls" not in err
 
 
-def test_a_first_service_of_another_name_asks_for_no_right_on_the_usual_folder(
+def test_first_service_with_another_name_needs_no_right_on_the_default_folder(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its outbox is set in the settings file that the installation writes, which is read for the advice too."""
+    """The settings file that the installation writes sets its outbox, and the warnings consider it."""
     assert install(windows, "--name=azse-2") == DONE
     advice = [line for line in capsys.readouterr().err.splitlines() if "outbox.path" in line]
     assert SERVICE_NAME not in str(advice)
@@ -403,10 +397,10 @@ def test_a_first_service_of_another_name_asks_for_no_right_on_the_usual_folder(
 
 @pytest.mark.parametrize("word", ["install", "start", "stop", "remove"])
 @pytest.mark.parametrize("given", [f"--name={SERVICE_NAME}", "--name=azse-2"])
-def test_the_folder_of_an_installed_service_is_the_one_it_was_installed_with(
+def test_folder_of_an_installed_service_is_its_installation_folder(
     windows: FakeWindows, tmp_path: Path, word: str, given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --folder: what is printed is of that folder, and an update does not move the service to another."""
+    """Without --folder, output refers to that folder, and an update keeps it."""
     windows.data = tmp_path / "a folder" / "svc"
     windows.data.parent.mkdir()
     assert install(windows, given, outbox(windows)) == DONE
@@ -425,7 +419,7 @@ def test_the_folder_of_an_installed_service_is_the_one_it_was_installed_with(
         assert f"--folder={windows.data}" in definition.command
 
 
-def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
+def test_missing_service_is_reported_with_the_command_that_installs_it(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, command in ((SERVICE_NAME, "`service install`"), ("azse-2", "`service install --name=azse-2`")):
@@ -446,7 +440,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
         r"\\?\UNC\server\share\svc",
     ],
 )
-def test_a_folder_that_is_on_no_drive_is_bad_usage(path: str) -> None:
+def test_folder_that_is_not_on_a_drive_is_bad_usage(path: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a folder on a drive"):
         _folder(path, "win32")
 
@@ -471,10 +465,10 @@ def test_a_folder_that_is_on_no_drive_is_bad_usage(path: str) -> None:
         os.path.join("svc.", "data"),
     ],
 )
-def test_a_folder_that_windows_knows_by_another_name_is_refused_before_anything_is_made(
+def test_folder_with_an_ambiguous_windows_name_is_rejected_before_anything_is_created(
     windows: FakeWindows, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent would refuse the settings that the installation writes, or find another folder."""
+    """The agent would reject the settings that the installation writes, or find another folder."""
     windows.data = Path(f"{tmp_path}{os.sep}{name}")
     assert install(windows) == BAD_USAGE
     assert "expected a folder on a drive" in capsys.readouterr().err
@@ -483,7 +477,7 @@ def test_a_folder_that_windows_knows_by_another_name_is_refused_before_anything_
 
 
 @pytest.mark.parametrize("name", ["svc4.", "nul", "COM1", "aux.x", "con"])
-def test_a_service_name_that_makes_no_folder_is_refused(
+def test_service_name_that_is_not_a_valid_folder_name_is_rejected(
     windows: FakeWindows, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = FlagParser(prog="azse service")
@@ -493,7 +487,7 @@ def test_a_service_name_that_makes_no_folder_is_refused(
 
 
 @pytest.mark.parametrize("flag", ["--otlp.headers", "--event-hubs.connection-string"])
-def test_a_secret_of_a_service_is_never_sent_into_the_environment(
+def test_help_never_suggests_the_environment_for_a_secret_of_a_service(
     windows: FakeWindows, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every user of the machine can read its variables, and those of a service."""
@@ -508,7 +502,7 @@ def test_a_secret_of_a_service_is_never_sent_into_the_environment(
         assert "file" in text
 
 
-def test_a_secret_in_a_variable_of_the_machine_is_reported(
+def test_secret_in_a_variable_of_the_machine_is_reported(
     windows: FakeWindows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     windows.variables = {"SCHEDULED_EVENTS_OTLP_HEADERS": "a=hush-hush", "OTEL_EXPORTER_OTLP_HEADERS": "b=hush-hush"}
@@ -519,7 +513,7 @@ def test_a_secret_in_a_variable_of_the_machine_is_reported(
     assert "hush-hush" not in err
 
 
-def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_packages(tmp_path: Path) -> None:
+def test_base_python_of_a_virtual_environment_is_started_and_finds_the_packages(tmp_path: Path) -> None:
     environment = tmp_path / "it's an environment" / "site-packages"
     environment.mkdir(parents=True)
     (environment / "packages.pth").write_text(os.path.dirname(os.path.dirname(exporter.__file__)) + "\n")
@@ -529,13 +523,15 @@ def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_pack
     assert (done.returncode, done.stdout.split()[:1]) == (DONE, ["azure-scheduled-events-exporter"]), done.stderr
 
 
-def test_what_this_system_lacks_is_a_warning(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_windows_does_not_support_are_warnings(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
     windows.manager.lacks = ("this version of Windows does not support recovery actions; the service works without it",)
     assert install(windows, outbox(windows)) == DONE
     assert "warning: this version of Windows does not support" in capsys.readouterr().err
 
 
-def test_a_second_service_has_its_own_name_account_and_folder(windows: FakeWindows) -> None:
+def test_second_service_has_its_own_name_account_and_folder(windows: FakeWindows) -> None:
     assert install(windows, "--name=azse-2", outbox(windows)) == DONE
     definition = windows.manager.services["azse-2"]
     assert definition.account == r"NT SERVICE\azse-2"
@@ -545,33 +541,33 @@ def test_a_second_service_has_its_own_name_account_and_folder(windows: FakeWindo
 
 
 @pytest.mark.parametrize("name", ["", "two words", 'a"b', "a\\b", "-x", "x" * 81])
-def test_a_name_that_would_need_quoting_is_bad_usage(windows: FakeWindows, name: str) -> None:
+def test_service_name_that_needs_quoting_is_bad_usage(windows: FakeWindows, name: str) -> None:
     with pytest.raises(SystemExit) as caught:
         windows.arguments("install", f"--name={name}")
     assert caught.value.code == BAD_USAGE
 
 
-def test_a_secret_is_no_flag_of_a_service_either(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secret_flags_are_rejected_by_the_service_too(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         windows.arguments("install", "--event-hubs.connection-string=Endpoint=sb://x/;SharedAccessKey=hush-hush")
     assert caught.value.code == BAD_USAGE
     assert "hush-hush" not in capsys.readouterr().err
 
 
-def test_a_password_in_an_address_is_not_kept_where_every_user_can_read_it(windows: FakeWindows) -> None:
+def test_password_in_a_url_is_not_stored_in_the_command_line(windows: FakeWindows) -> None:
     with pytest.raises(ConfigError, match=r"--otlp\.endpoint: contains a secret") as caught:
         install(windows, "--otlp.endpoint=https://me:hush-hush@collector.example", outbox(windows))
     assert "hush-hush" not in str(caught.value.errors) + str(windows.reports)
     assert not windows.manager.services
 
 
-@pytest.mark.linux("it says so where there is no service manager")
-def test_elsewhere_it_says_that_it_is_for_windows(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.linux("the error is for systems without a service manager")
+def test_service_command_is_only_available_on_windows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["service", "start"]) == BAD_USAGE
     assert "only available on Windows" in capsys.readouterr().err
 
 
-def test_the_settings_file_that_is_written_sets_a_hold_file_and_nothing_else(tmp_path: Path) -> None:
+def test_new_settings_file_only_sets_a_hold_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(config_template(r"C:\ProgramData\azse", usual=True), encoding="utf-8")
     assert tomllib.loads(path.read_text(encoding="utf-8")) == {
@@ -580,7 +576,7 @@ def test_the_settings_file_that_is_written_sets_a_hold_file_and_nothing_else(tmp
     load(argparse.Namespace(**{"config.file": str(path)}), {})
 
 
-def test_the_settings_file_that_is_written_holds_when_its_comments_are_taken_away(tmp_path: Path) -> None:
+def test_new_settings_file_is_valid_without_its_comment_marks(tmp_path: Path) -> None:
     text = config_template(r"C:\ProgramData\azse", usual=True)
     lines = [match[1] for line in text.splitlines() if (match := re.match(r"(?:# )?(\[.*|[a-z_]+ = .*)$", line))]
     document = tomllib.loads("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The service by the service manager of a real Windows, or of Wine: installed, started, stopped, killed and removed.
+"""The service under the service manager of a real Windows, or of Wine: installed, started, stopped, killed, removed.
 
 The service runs the package that this Python finds without the help of a working folder, so that has to be installed.
 """
@@ -32,14 +32,14 @@ PROGRAM = (sys.executable, "-I", "-m", "exporter")
 
 
 def action(service: Service, word: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """`service WORD` as an administrator calls it, from a folder that has nothing to do with it."""
+    """Run `service WORD` as an administrator does, from an unrelated directory."""
     flags = (f"--name={service.name}", f"--folder={service.folder}", *flags)
     return run_away(os.path.dirname(service.folder), *PROGRAM, "service", word, *flags)
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    """A service of its own name, which is removed whatever happened."""
+    """A service with a separate name, which is always removed at the end."""
     found = run_away(tmp_path, sys.executable, "-I", "-c", "import exporter")
     if found.returncode:
         pytest.skip("the package is not installed in this Python: a service does not find it in a working folder")
@@ -71,7 +71,7 @@ def log_of(service: Service) -> str:
 
 
 def address(service: Service) -> str:
-    """Where it listens, by the newest line of its log that says so."""
+    """Return its address, from the newest line of its log that has it."""
     lines = [line for line in log_of(service).splitlines() if "event=agent.listening " in line]
     return lines[-1].partition("address=")[2].split()[0] if lines else ""
 
@@ -82,7 +82,7 @@ def up(service: Service) -> bool:
 
 
 def kinds(service: Service) -> list[str]:
-    """The kinds of all records that are in the outbox, in their order."""
+    """Return the kinds of all records in the outbox, in order."""
     with sqlite3.connect(os.path.join(service.folder, "outbox.db")) as db:
         rows: list[tuple[bytes]] = db.execute("SELECT body FROM records ORDER BY seq").fetchall()
     db.close()
@@ -95,7 +95,7 @@ def status_of(service: Service) -> Any:
 
 
 def kill(service: Service) -> None:
-    """End the process of the service at once, as a crash does.
+    """End the service's process at once, like a crash.
 
     Its account is not ours: an administrator opens it by a privilege that is there and not enabled [SeDebugPrivilege].
     """
@@ -117,7 +117,7 @@ def kill(service: Service) -> None:
     win32api.TerminateProcess(process, 1)
 
 
-def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(service: Service) -> None:
+def test_service_is_installed_serves_records_is_killed_is_stopped_and_removed(service: Service) -> None:
     with MetadataService(load("live-migration")) as source:
         install(service, source.url)
         assert status_of(service).state == ServiceState.STOPPED
@@ -132,7 +132,7 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
         kill(service)
 
         def runs_again() -> bool:
-            action(service, "start")  # where the service manager has no recovery actions
+            action(service, "start")  # if the service manager has no recovery actions
             return log_of(service).count("event=agent.listening") > listened
 
         until(runs_again, seconds=120)
@@ -151,7 +151,7 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
     assert (Path(service.folder) / "config.toml").exists()
 
 
-def test_wrong_settings_stop_the_service_with_their_code_and_start_says_so(service: Service) -> None:
+def test_invalid_settings_stop_the_service_with_their_code_and_are_reported_by_start(service: Service) -> None:
     install(service, "http://127.0.0.1:1")
     (Path(service.folder) / "config.toml").write_text('[approval]\nmode = "yes"\n')
     started = action(service, "start")
@@ -162,7 +162,7 @@ def test_wrong_settings_stop_the_service_with_their_code_and_start_says_so(servi
     assert (status.win32_exit_code, status.specific_exit_code) == (SERVICE_SPECIFIC_ERROR, 2)
 
 
-def test_a_port_that_is_taken_is_what_start_says(service: Service) -> None:
+def test_port_in_use_is_reported_by_start(service: Service) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         install(service, "http://127.0.0.1:1", f"127.0.0.1:{taken.getsockname()[1]}")
         started = action(service, "start")

@@ -1,4 +1,4 @@
-"""What the service manager runs: the real agent, with a log file, and its failures in the Event Log."""
+"""The program of the service: the real agent, with a log file, and with failures in the Event Log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.peers import until
 
 
 class Tried:
-    """A program in a folder of its own, with what it told the Event Log."""
+    """A program in a separate folder, with its entries in the Event Log."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Tried:
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
-def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path: Path) -> None:
     with MetadataService(scenario("live-migration")) as source:
         tried = Tried(tmp_path, f"--source.url={source.url}", "--source.poll-interval=50ms")
         reported: list[int] = []
@@ -58,7 +58,7 @@ def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path:
         thread = threading.Thread(target=lambda: codes.append(serve(tried.program, reporter)))
         thread.start()
         assert running.wait(60)
-        until(lambda: "event=agent.started" in tried.log)  # stopped before its first poll it has nothing to tell
+        until(lambda: "event=agent.started" in tried.log)  # before its first poll, it has nothing to record
         control(CONTROL_STOP, tried.program, reporter)
         thread.join(60)
     assert codes == [DONE]
@@ -73,14 +73,14 @@ def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path:
     assert not tried.reports
 
 
-def test_a_stop_that_comes_before_the_agent_is_there_ends_it_all_the_same(tmp_path: Path) -> None:
+def test_stop_before_the_agent_has_started_ends_it(tmp_path: Path) -> None:
     with MetadataService(scenario("live-migration")) as source:
         tried = Tried(tmp_path, f"--source.url={source.url}")
         tried.program.stop()
         assert tried.program.run(lambda: None) == DONE
 
 
-def test_wrong_settings_end_it_with_2_and_stand_in_both_logs(tmp_path: Path) -> None:
+def test_invalid_settings_end_it_with_2_and_are_in_both_logs(tmp_path: Path) -> None:
     tried = Tried(tmp_path, "--approval.mode=yes", "--log.level=loud")
     assert tried.program.run(lambda: None) == BAD_USAGE
     ((number, text),) = tried.reports
@@ -91,7 +91,7 @@ def test_wrong_settings_end_it_with_2_and_stand_in_both_logs(tmp_path: Path) -> 
     assert tried.log.count("event=agent.misconfigured") == 2
 
 
-def test_a_port_that_is_taken_ends_it_with_1_and_stands_in_both_logs(tmp_path: Path) -> None:
+def test_port_in_use_ends_it_with_1_and_is_in_both_logs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         tried = Tried(tmp_path, f"--web.listen-address=127.0.0.1:{port}")
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_ends_it_with_1_and_stands_in_both_logs(tmp_path: P
     assert "event=agent.not_started" in tried.log
 
 
-def test_a_crash_ends_it_with_1_and_its_traceback_is_in_the_event_log_without_a_secret(tmp_path: Path) -> None:
+def test_crash_ends_it_with_1_and_its_traceback_is_in_the_event_log_without_a_secret(tmp_path: Path) -> None:
     class Broken(Tried):
         def settings(self) -> Settings:
             raise RuntimeError("SharedAccessKey=hush-hush of a bug")
@@ -116,7 +116,7 @@ def test_a_crash_ends_it_with_1_and_its_traceback_is_in_the_event_log_without_a_
     assert "event=agent.crashed" in tried.log
 
 
-def test_a_relative_path_in_the_settings_is_of_the_services_folder_and_the_process_stays_where_it_was(
+def test_relative_paths_refer_to_the_services_folder_and_the_working_directory_is_restored(
     tmp_path: Path,
 ) -> None:
     seen: list[str] = []
@@ -132,7 +132,7 @@ def test_a_relative_path_in_the_settings_is_of_the_services_folder_and_the_proce
     assert os.getcwd() == before
 
 
-def test_a_thread_that_ends_by_an_exception_is_in_the_log(tmp_path: Path) -> None:
+def test_exception_that_ends_a_thread_is_in_the_log(tmp_path: Path) -> None:
     with MetadataService(scenario("live-migration")) as source:
         tried = Tried(tmp_path, f"--source.url={source.url}")
 
@@ -147,7 +147,7 @@ def test_a_thread_that_ends_by_an_exception_is_in_the_log(tmp_path: Path) -> Non
     assert "ZeroDivisionError" in tried.log
 
 
-def test_without_its_folder_it_still_tells_the_event_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_is_reported_in_the_event_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tried = Tried(tmp_path / "missing", "--approval.mode=yes")
     assert tried.program.run(lambda: None) == BAD_USAGE
     assert tried.reports
