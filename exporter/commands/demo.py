@@ -75,15 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     played = parser.add_argument_group("scenario")
     add_play(played)
     played.add_argument(
-        "--vm",
-        metavar="NAME",
-        type=word_argument,
-        help="VM of the scenario on which the agent runs. Default: the scenario's first VM.",
+        "--vm", metavar="NAME", type=word_argument, help="VM that runs the agent. Default: the scenario's first VM."
     )
     played.add_argument(
-        "--keep-running",
-        action="store_true",
-        help="Keep serving metrics and the page after the scenario; stop with Ctrl-C.",
+        "--keep-running", action="store_true", help="Keep serving after the scenario; stop with Ctrl-C."
     )
     parser.add_argument_group("network").add_argument(
         "--listen",
@@ -196,7 +191,8 @@ class _Run(Struct):
                 self._print("The scenario has ended; still serving. Press Ctrl-C to stop.")
                 self._read_until(ended.is_set, math.inf)
             self._read_until(self._all_delivered, DELIVERY_SECONDS)
-            self.samples = self._scrape()
+            page = httpx.get(f"{self.address}/metrics", trust_env=False).text
+            self.samples = sum(line.startswith("azure_scheduled_events_") for line in page.splitlines())
             self.app.stop()
             self._read_until(lambda: not agent.is_alive(), AGENT_SECONDS)
             self._read_until(lambda: len(self.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
@@ -228,11 +224,6 @@ class _Run(Struct):
         read = not self.service.finished() or (document is not None and not document.events)
         return read and all(queue.records == 0 for queue in queues)
 
-    def _scrape(self) -> int:
-        """Return the number of samples on `/metrics`."""
-        response = httpx.get(f"{self.address}/metrics", trust_env=False)
-        return sum(1 for text in response.text.splitlines() if text.startswith("azure_scheduled_events_"))
-
     def _stored_ids(self) -> list[str]:
         return [message.message_id or "" for message in self.broker.messages(HUB)]
 
@@ -252,11 +243,7 @@ class _Run(Struct):
         self._print(f"OTLP        {len(exported)} log records received and decoded")
         self._print(f"Prometheus  {self.samples} samples scraped from {self.address}/metrics at the end")
         matches = stored == consumed == exported and bool(stored)
-        self._print(
-            "Every record arrived in every output, with the same id."
-            if matches
-            else "The outputs differ: not every record arrived in every output."
-        )
+        self._print("Every record arrived in every output, with the same id." if matches else "The outputs differ.")
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:

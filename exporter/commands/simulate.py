@@ -59,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ending = played.add_mutually_exclusive_group()
     ending.add_argument("--repeat", action="store_true", help="Restart the scenario when it ends.")
-    ending.add_argument(
-        "--end", action="store_true", help="Exit when the scenario ends. Default: keep serving the last document."
-    )
+    ending.add_argument("--end", action="store_true", help="Exit when the scenario ends. Default: keep serving.")
     parser.add_argument_group("network").add_argument(
         "--listen",
         metavar="ADDRESS",
@@ -234,12 +232,10 @@ def _described(change: Change, last: Change | None) -> str:
 
 def _event(event: Mapping[str, Any]) -> str:
     due = f", not before {event['NotBefore']}" if event["NotBefore"] else ""
-    what = f"{event['EventType']} {event['EventStatus']} for {_names(event['Resources'])} by {event['EventSource']}"
+    resources = event["Resources"]
+    names = ", ".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
+    what = f"{event['EventType']} {event['EventStatus']} for {names} by {event['EventSource']}"
     return f"{event['EventId']} {what}, {event['DurationInSeconds']} s{due}"
-
-
-def _names(resources: object) -> str:
-    return ", ".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
 
 
 def speed(text: str) -> float:

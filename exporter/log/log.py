@@ -226,7 +226,8 @@ class _Renderer:
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         shown = {"ts": moment, "level": level, "event": self._clean(event)}
         for key, value in fields.items():
-            shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)
+            name = re.sub(r"[^A-Za-z0-9_.]", "_", key)[:64] or "_"
+            shown[f"{key}_" if key in _RESERVED else name] = self._clean(value)
         return self._prefixes.get(level, "").encode() + self._render(shown)
 
     def lines_lost(self, count: int) -> bytes:
@@ -260,10 +261,6 @@ def _text(value: object) -> str:
         return str(value)
     except Exception:  # an object from outside may do anything in its __str__
         return f"<unprintable {type(value).__name__}>"
-
-
-def _key(key: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.]", "_", key)[:64] or "_"
 
 
 def _encoded(value: object) -> str:

@@ -302,11 +302,9 @@ def access_list(path: str | Path) -> AccessList:
             win32security.OWNER_SECURITY_INFORMATION | win32security.DACL_SECURITY_INFORMATION,
         )
         owner = win32security.ConvertSidToStringSid(found.GetSecurityDescriptorOwner())
-        return AccessList(owner, _entries(found.GetSecurityDescriptorDacl()))
-
-
-def _entries(found: PyACL | None) -> tuple[Ace, ...] | None:
-    return None if found is None else tuple(_ace(found, number) for number in range(found.GetAceCount()))
+        acl = found.GetSecurityDescriptorDacl()
+        entries = None if acl is None else tuple(_ace(acl, number) for number in range(acl.GetAceCount()))
+        return AccessList(owner, entries)
 
 
 def _ace(entries: PyACL, number: int) -> Ace:

@@ -334,14 +334,14 @@ class _WindowsManager:
             with self._service(name, self._api.SERVICE_QUERY_STATUS) as service:
                 found: Any = self._api.QueryServiceStatusEx(service)
                 process = found["ProcessId"]
-                gone = found["CurrentState"] != ServiceState.STOPPED and _has_ended(process)
-                if gone:  # it may have reported its end meanwhile, or may run again
+                ended = found["CurrentState"] != ServiceState.STOPPED and _has_ended(process)
+                if ended:  # it may have reported its end meanwhile, or may run again
                     found = self._api.QueryServiceStatusEx(service)
         except ServiceManagerError as error:
             if error.number == SERVICE_DOES_NOT_EXIST:
                 return None
             raise
-        if gone and found["CurrentState"] != ServiceState.STOPPED and found["ProcessId"] == process:
+        if ended and found["CurrentState"] != ServiceState.STOPPED and found["ProcessId"] == process:
             return ServiceStatus(ServiceState.STOPPED, PROCESS_ABORTED)
         return ServiceStatus(found["CurrentState"], found["Win32ExitCode"], found["ServiceSpecificExitCode"])
 

@@ -94,13 +94,14 @@ def slew_reader(library: Callable[[str], Any] | None = None) -> Callable[[], flo
     load = library or _library
     words: type[ctypes.c_uint32] | type[ctypes.c_uint64]
     try:
-        ask, words = load("kernelbase").GetSystemTimeAdjustmentPrecise, ctypes.c_uint64  # Windows 10; W32Time uses it
+        # Windows 10; W32Time uses it.
+        read_rate, words = load("kernelbase").GetSystemTimeAdjustmentPrecise, ctypes.c_uint64
     except (AttributeError, OSError):
-        ask, words = load("kernel32").GetSystemTimeAdjustment, ctypes.c_uint32
+        read_rate, words = load("kernel32").GetSystemTimeAdjustment, ctypes.c_uint32
 
     def read() -> float:
         adjustment, increment, disabled = words(), words(), ctypes.c_int()
-        if not ask(ctypes.byref(adjustment), ctypes.byref(increment), ctypes.byref(disabled)):
+        if not read_rate(ctypes.byref(adjustment), ctypes.byref(increment), ctypes.byref(disabled)):
             raise OSError(errno.EIO, "GetSystemTimeAdjustment failed")
         return slew(adjustment.value, increment.value, bool(disabled.value))
 
@@ -155,7 +156,7 @@ def process_usage() -> ProcessUsage:
     raise OSError("this is not Windows")
 
 
-def is_taken(winerror: int) -> bool:
+def is_lock_held(winerror: int) -> bool:
     """Return whether the error means that another process holds the lock; after other errors that's unknown."""
     return winerror in (LOCK_VIOLATION, IO_PENDING)
 
@@ -173,7 +174,7 @@ def lock(descriptor: int) -> None:
         try:
             win32file.LockFileEx(msvcrt.get_osfhandle(descriptor), flags, 1, 0, pywintypes.OVERLAPPED())
         except pywintypes.error as error:
-            if is_taken(error.winerror):
+            if is_lock_held(error.winerror):
                 raise BlockingIOError(error.strerror) from error
             raise OSError(0, error.strerror, None, error.winerror) from error
 

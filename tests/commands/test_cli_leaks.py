@@ -27,9 +27,9 @@ PEMS = {
 }
 
 
-def silent(said: str) -> bool:
+def silent(output: str) -> bool:
     """Return whether the text contains no part of the key or of the test password."""
-    return not any(part in said for part in (BODY[:12], BODY[-12:], "QRSTUVWX", WORD[:10], WORD[-10:]))
+    return not any(part in output for part in (BODY[:12], BODY[-12:], "QRSTUVWX", WORD[:10], WORD[-10:]))
 
 
 @pytest.mark.parametrize("form", PEMS)
@@ -38,10 +38,10 @@ def test_key_in_place_of_a_value_is_rejected_and_not_repeated(name: str, form: s
     """Every setting, from flag and environment: exit code 2, and no line of the key."""
     flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
     variable = f"SCHEDULED_EVENTS_{name.replace('.', '_').upper()}"
-    for code, said in (run("check", f"{flag}={PEMS[form]}"), run("check", environ={variable: PEMS[form]})):
-        assert code == 2, said
-        assert silent(said), said
-        assert "a key or a certificate itself" in said or name not in PATHS, said
+    for code, output in (run("check", f"{flag}={PEMS[form]}"), run("check", environ={variable: PEMS[form]})):
+        assert code == 2, output
+        assert silent(output), output
+        assert "a key or a certificate itself" in output or name not in PATHS, output
 
 
 @pytest.mark.parametrize("form", PEMS)
@@ -50,8 +50,8 @@ def test_key_in_a_variable_of_opentelemetry_is_rejected(kind: str, form: str) ->
     """As for the agent's variables, for all signals and for logs only."""
     for variable in (f"OTEL_EXPORTER_OTLP_{kind}", f"OTEL_EXPORTER_OTLP_LOGS_{kind}"):
         environ = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": "http://127.0.0.1:9", variable: PEMS[form]}
-        code, said = run("check", environ=environ)
-        assert (code, silent(said)) == (2, True), said
+        code, output = run("check", environ=environ)
+        assert (code, silent(output)) == (2, True), output
 
 
 COMMANDS = [
@@ -86,8 +86,8 @@ COMMANDS = [
 def test_no_argument_accepts_a_secret(words: tuple[str, ...], form: str) -> None:
     """A connection string or a key as any argument of any command: exit code 2, and neither stream contains it."""
     given = (*words[:-1], f"{words[-1]}={form}") if words[-1].startswith("--") else (*words, "--", form)
-    code, said = run(*given)
-    assert (code, silent(said), is_silent_of_the_key(said)) == (2, True, True), said
+    code, output = run(*given)
+    assert (code, silent(output), is_silent_of_the_key(output)) == (2, True, True), output
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -138,9 +138,9 @@ def test_errors_about_an_address_repeat_no_credential(name: str, text: str) -> N
     """Neither the text before an `@` nor the text after `?` or `#`, whatever its name."""
     setting = next(s for s in catalogue() if s.name == name)
     section, _, key = name.partition(".")
-    said = " ".join(errors(f"{setting.flag}={text}") + errors(environ={setting.env: text}))
-    said += " ".join(errors(toml=f"[{section}]\n{key} = {json.dumps(text)}\n"))
-    assert silent(said), said
+    output = " ".join(errors(f"{setting.flag}={text}") + errors(environ={setting.env: text}))
+    output += " ".join(errors(toml=f"[{section}]\n{key} = {json.dumps(text)}\n"))
+    assert silent(output), output
 
 
 PASSWORDS = [
@@ -166,9 +166,9 @@ JWT = f"eyJhbGciOiJIUzI1NiJ9.{WORD}.{WORD}"
 def test_url_or_token_as_a_path_is_rejected_and_not_repeated(name: str, text: str) -> None:
     """Whatever the password contains: exit code 2, and the type of the secret."""
     flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
-    code, said = run("check", f"{flag}={text}")
-    assert (code, silent(said)) == (2, True), said
-    assert ("this is a token itself, not a path" if "eyJ" in text else "this is a URL, not a path") in said
+    code, output = run("check", f"{flag}={text}")
+    assert (code, silent(output)) == (2, True), output
+    assert ("this is a token itself, not a path" if "eyJ" in text else "this is a URL, not a path") in output
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_url_or_token_as_a_path_is_rejected_and_not_repeated(name: str, text: st
 )
 @pytest.mark.parametrize("text", [*(f"http://user:{password}@h/x" for password in PASSWORDS), JWT])
 def test_url_or_token_as_a_path_of_a_command_is_not_repeated(words: tuple[str, ...], text: str) -> None:
-    code, said = run(*words, text)
-    assert (code, silent(said)) == (2, True), said
+    code, output = run(*words, text)
+    assert (code, silent(output)) == (2, True), output
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -186,7 +186,7 @@ def test_user_and_password_without_a_scheme_are_not_shown(tmp_path: Path, name: 
     setting = next(s for s in catalogue() if s.name == name)
     outbox = f"--outbox.path={tmp_path}/o.db" if name != "outbox.path" else "--"
     for password in (WORD, f"{WORD[:10]}@{WORD[-10:]}", f"{WORD[:10]}/{WORD[-10:]}"):
-        assert silent(said := run("check", f"{setting.flag}=user:{password}@h:4318", outbox)[1]), said
+        assert silent(output := run("check", f"{setting.flag}=user:{password}@h:4318", outbox)[1]), output
 
 
 def test_errors_show_values_that_are_not_credentials() -> None:
@@ -249,15 +249,15 @@ def test_web_config_errors_repeat_nothing_of_the_file(tmp_path: Path, case: str)
     """They contain file, line or key, and the expected value; never a misplaced password."""
     path = tmp_path / "web.yml"
     path.write_text(WEB[case])
-    code, said = run("check", f"--web.config.file={path}")
-    assert (code, silent(said), is_silent_of_the_key(said)) == (2, True, True), said
-    assert f"{path}: " in said
-    assert "expected" in said or "this is" in said
+    code, output = run("check", f"--web.config.file={path}")
+    assert (code, silent(output), is_silent_of_the_key(output)) == (2, True, True), output
+    assert f"{path}: " in output
+    assert "expected" in output or "this is" in output
 
 
 def test_line_break_in_a_file_name_forges_no_line(tmp_path: Path) -> None:
     """A settings file's name can't forge a line on standard error."""
     for words in (("check", f"--config.file={tmp_path}/a\nforged"), ("run", f"--config.file={tmp_path}/a\x85forged")):
-        code, said = run(*words)
+        code, output = run(*words)
         assert code == 2
-        assert "forged" not in said
+        assert "forged" not in output

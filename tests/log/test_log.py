@@ -273,10 +273,10 @@ def test_full_disk_is_no_error() -> None:
         os.dup2(write, full.fileno())
         os.close(write)
         log.info("c")
-        said = [reader.readline() for _ in range(2)]
+        output = [reader.readline() for _ in range(2)]
         log.close(PATIENCE)
-    assert b"event=log.lines_lost lines=2" in said[0]
-    assert b"event=c" in said[1]
+    assert b"event=log.lines_lost lines=2" in output[0]
+    assert b"event=c" in output[1]
 
 
 def test_blocked_reader_delays_nothing_and_gets_the_number_of_lost_lines() -> None:

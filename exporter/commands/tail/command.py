@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         type=path_argument,
-        help="Read the outbox instead of Event Hubs, even while the agent runs. Default FILE: outbox.path from the "
-        "settings.",
+        help="Read the outbox instead of Event Hubs, even while the agent runs. Default FILE: outbox.path.",
     )
     read.add_argument(
         "--follow",
@@ -80,9 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="With --outbox: wait for new records, and for the file if it doesn't exist yet.",
     )
     read.add_argument(
-        "--parked",
-        action="store_true",
-        help="With --outbox: only records that a destination rejected, with the reasons.",
+        "--parked", action="store_true", help="With --outbox: only records that a destination rejected, with reasons."
     )
     read.add_argument(
         "--from",
@@ -93,10 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for the outbox.",
     )
     read.add_argument(
-        "--until-idle",
-        metavar="DURATION",
-        type=duration_argument,
-        help="Stop when no record arrives for this long, for example 5s.",
+        "--until-idle", metavar="DURATION", type=duration_argument, help="Stop if no record arrives for this long: 5s."
     )
     read.add_argument("--max", metavar="N", type=_positive, help="Stop after N records.")
     shown = parser.add_argument_group("filters")
@@ -305,8 +299,9 @@ class View(Struct):
         if self.args.format == "json":
             print_line(_as_json(record, entry), self.out)
             return
-        waits = f"[{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else ""
-        for text in record_lines(record, waits):
+        delivery = [f"waiting for {', '.join(entry.waiting)}"] if entry and entry.waiting else []
+        delivery += [f"parked by {name}: {reason}" for name, reason in entry.parked] if entry else []
+        for text in record_lines(record, f"[{clean('; '.join(delivery), MAX_SHOWN)}]" if delivery else ""):
             print_wrapped(text, self.out)
 
     def _wanted(self, record: Record) -> bool:
@@ -327,11 +322,6 @@ class View(Struct):
         if self.foreign:
             parts.append(f"{counted(self.foreign, 'message')} skipped: not in a format of this program")
         return ", ".join(parts)
-
-
-def _delivery(entry: Entry) -> str:
-    parked = [f"parked by {name}: {reason}" for name, reason in entry.parked]
-    return "; ".join([*([f"waiting for {', '.join(entry.waiting)}"] if entry.waiting else []), *parked])
 
 
 def _as_json(record: Record, entry: Entry | None) -> str:
