@@ -1,3 +1,3 @@
-"""Exports Azure Scheduled Events as Prometheus metrics, OpenTelemetry logs, and Event Hubs messages."""
+"""An agent that exports Azure Scheduled Events as metrics, logs, and messages."""
 
 __version__ = "0.1.0"

@@ -16,7 +16,7 @@ from exporter.outbox.errors import OutboxUnwritable, system_reason
 from exporter.outbox.file import set_aside
 from exporter.outbox.lock import FileLock
 from exporter.outbox.store import Outbox
-from exporter.windows.system import is_taken
+from exporter.windows.system import is_lock_held
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
@@ -183,9 +183,9 @@ def test_the_reason_is_what_windows_says_and_not_what_python_makes_of_it(
 
 def test_only_a_lock_that_is_held_is_one() -> None:
     """A file system without locks, or a file that can't be locked, is not another agent."""
-    assert is_taken(33)
+    assert is_lock_held(33)
     for winerror in (0, 1, 5, 6, 32, 50, 87):
-        assert not is_taken(winerror)
+        assert not is_lock_held(winerror)
 
 
 @pytest.mark.windows
