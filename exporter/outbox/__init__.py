@@ -1,5 +1,5 @@
-"""The one file on disk: the last state, and the records that its destinations have not acknowledged yet.
+"""The outbox: a SQLite file with the last state and the records that destinations have not acknowledged yet.
 
-It may import the core, the failure types and the private files; what sends the records is `agent.delivery`.
-Begin with `store.Outbox`: the agent's thread commits, and each destination's thread reads and settles.
+May import `core`, the failure types, and `files`. `agent.delivery` sends the records. Begin with `store.Outbox`: the
+agent's thread commits, and each destination's thread reads and settles.
 """

@@ -1,10 +1,10 @@
-"""How the outbox fails, and the border at which SQLite's and the system's errors become that.
+"""The outbox's failures, and the translation of SQLite's and the system's errors to them.
 
 Failure
 ├── Retryable
-│   └── OutboxUnwritable   not now: disk full, read-only, gone; try again
+│   └── OutboxUnwritable   disk full, read-only, file missing: retry
 └── Permanent
-    └── OutboxBusy         another agent holds the file: do not start
+    └── OutboxBusy         another agent uses the file: do not start
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from exporter.errors import Permanent, Retryable
 
 
 class OutboxUnwritable(Retryable):
-    """The disk does not take it now. `reason` is `full`, `read-only`, `busy`, `corrupt`, `gone` or `io`."""
+    """A read or write that failed for now. `reason` is `full`, `read-only`, `busy`, `corrupt`, `gone`, or `io`."""
 
 
 class OutboxBusy(Permanent):
-    """Another agent works on this file."""
+    """Another agent uses this file."""
 
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite's errors are in Python: the second if the message contains a damaged name that is not UTF-8."""
+"""Python's exceptions for SQLite's errors: the second if the message contains a damaged name that is not UTF-8."""
 _SYSTEM: Final = {
     "read-only": (errno.EACCES, errno.EPERM, errno.EROFS),
     "full": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -38,7 +38,7 @@ _WINDOWS: Final = {
     "busy": (32, 33, 303, 1224),  # sharing violation; lock violation; delete pending; user mapped file
     "full": (39, 223, 1295),  # handle disk full; file too large; disk quota exceeded
 }
-"""[System error codes] for which Python's `errno` is another one: EACCES for 21, 32 and 33, EINVAL for the others."""
+"""[System error codes] that Python maps to a less exact `errno`: EACCES for 21, 32, and 33, EINVAL for the others."""
 _SQLITE: Final = {
     "full": (sqlite3.SQLITE_FULL,),
     "read-only": (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
@@ -46,9 +46,9 @@ _SQLITE: Final = {
     "gone": (sqlite3.SQLITE_CANTOPEN,),
     "io": (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_MISUSE),
 }
-"""By primary result code. Every statement is a constant and was valid when the file was made. So any other error is of
-the file's content: a schema that can't be read, a constraint that does not hold, text that is not UTF-8 (for which
-Python has no code)."""
+"""By primary result code. Every statement is a constant and was valid when the file was created. So any other error
+comes from the file's content: an unreadable schema, a violated constraint, or text that is not UTF-8 (for which Python
+has no code)."""
 
 
 def reason_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
@@ -56,22 +56,22 @@ def reason_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
     if isinstance(error, OSError):
         return system_reason(error.errno, getattr(error, "winerror", None))
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
-        return "io"  # of Python's module: a connection that was closed
+        return "io"  # from Python's module: a closed connection
     return _reason_in(_SQLITE, getattr(error, "sqlite_errorcode", 0) & 0xFF) or "corrupt"
 
 
 def message_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
-    """Return what SQLite or the system says."""
+    """Return the text of SQLite's or the system's error."""
     return error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """Return whether the error may come from damaged content. SQLite also reports a disk's read error so."""
+    """Return whether the error may come from damaged content. SQLite also reports a disk's read error this way."""
     return reason_of(error) == "corrupt"
 
 
 def system_reason(number: int | None, winerror: int | None) -> str:
-    """Return the `reason` by an error's `errno`, or by its `winerror` where that is more exact."""
+    """Return the `reason` by an error's `errno`, or by its `winerror` if that is more exact."""
     return _reason_in(_WINDOWS, winerror) or _reason_in(_SYSTEM, number) or "io"
 
 
@@ -80,17 +80,17 @@ def _reason_in(table: Mapping[str, Collection[int]], number: int | None) -> str:
 
 
 class Guard:
-    """A context that turns errors of SQLite and the system into `OutboxUnwritable`, and calls `doubt` with its reason.
+    """A context manager that turns SQLite's and the system's errors into `OutboxUnwritable`.
 
-    The only place that does. Not by `contextlib.contextmanager`: from Python 3.12 on that makes a reference cycle of
-    the error and all frames, with the documents in them, which stay until the next collection.
+    It calls `doubt` with the reason of each. It is a class because `contextlib.contextmanager`, from Python 3.12 on,
+    makes a reference cycle of the error and all frames, which keeps their documents until the next collection.
     """
 
     def __init__(self, doubt: Callable[[str], object]) -> None:
         self._doubt = doubt
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""The outbox's file and its journal: made where there are none, examined, and set aside where they can't be used."""
+"""The outbox's file and its journal: create, examine, and set aside if unusable."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
 PAGE: Final = 4096
 META_PAGE: Final = 2
-"""Where the table `meta` is: each commit and heartbeat of the agent writes it, with a flush, and no delivery does."""
+"""Page of the table `meta`. Each commit and heartbeat of the agent writes and flushes it; deliveries never do."""
 BUSY_SECONDS: Final = 1.0
-_BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
+_SUFFIXES: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _PARTS: Final = ("", "-wal", "-shm", "-journal")
 _ASIDE: Final = re.compile(
     r"(?P<copy>.+\.(?:corrupt|other-vm|replaced|no-database)-(?P<at>[0-9]{8}T[0-9]{6}Z)(?:-(?P<number>[0-9]+))?)"
     r"(?:-wal|-shm|-journal)?"
 )
-"""Names of copies that are ours to remove. A `foreign` one is another program's database."""
+"""Names of copies that the agent may remove. A `foreign` one is another program's database and is kept."""
 _COPIES: Final = 2
 _SCHEMA: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -49,22 +49,22 @@ _SCHEMA: Final = (
 )
 _MAGIC: Final = b"SQLite format 3\0"
 _VERSIONS: Final = (b"\1\1", b"\2\2")
-"""For writing and for reading [Database File Format, 1.3.3]. SQLite opens a file of a later one for reading only."""
+"""Write and read version [Database File Format, 1.3.3]. SQLite opens a file with a later one read-only."""
 _TABLES: Final = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 MOST_ROWS: Final = 1 << 62
-"""No row number is as large."""
+"""Exclusive upper bound of row numbers."""
 _HEADER: Final = 32
 _FRAME_HEADER: Final = 24
 _MOST_BYTES: Final = 32 << 20
-"""Of a journal that is examined, which takes a second then. The agent's has a hundredth of that."""
+"""Maximum size of a journal that is examined, which takes a second. The agent's journals have 1 % of that."""
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
-    """Return a connection in WAL mode to the file at the path, which it lets grow to `capacity` bytes.
+    """Return a connection in WAL mode to the file at the path, limited to `capacity` bytes.
 
-    Each statement is a transaction of its own outside `transaction`. `synchronous` is SQLite's setting of that name.
-    Raises sqlite3.Error, also if there is no file.
+    Outside `transaction`, each statement is a separate transaction. `synchronous` is the SQLite pragma. Raises
+    sqlite3.Error, also for a missing file, and PermissionError for another user's file.
     """
     for suffix in _PARTS:
         refuse_foreign(f"{path}{suffix}")
@@ -81,7 +81,7 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={synchronous}")
         db.execute(f"PRAGMA max_page_count={pages}")
-        # Often: a journal that has grown on a disk with little room is what fills it, and can't be emptied then.
+        # Checkpoint often: a large journal can fill a small disk, and can't be emptied then.
         db.execute(f"PRAGMA wal_autocheckpoint={max(16, min(128, pages // 8))}")
         db.execute(f"PRAGMA journal_size_limit={max(16 * PAGE, min(4 << 20, capacity // 8))}")
     except SQLITE_ERRORS:
@@ -91,13 +91,13 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
 
 
 def file_uri(path: PurePath) -> str:
-    """The absolute path as a URI for SQLite, which knows no server but a path that begins with one [URI Filenames]."""
-    place = path.as_posix()
-    return "file://" + ("" if place.startswith("/") else "/") + quote(os.fsencode(place), safe="/:")
+    """Return the absolute path as a URI for SQLite, with an empty authority, also for UNC paths [URI Filenames]."""
+    text = path.as_posix()
+    return "file://" + ("" if text.startswith("/") else "/") + quote(os.fsencode(text), safe="/:")
 
 
 def make_tables(db: sqlite3.Connection) -> None:
-    """Make an empty database an outbox. Raises sqlite3.Error."""
+    """Create the outbox's tables in an empty database. Raises sqlite3.Error."""
     for statement in _SCHEMA:
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -105,22 +105,22 @@ def make_tables(db: sqlite3.Connection) -> None:
 
 
 def is_ours(db: sqlite3.Connection) -> bool:
-    """Whether the file's header says that it is an outbox of this version."""
+    """Return whether the file's header identifies an outbox of this version."""
     application_id = db.execute("PRAGMA application_id").fetchone()[0]
     user_version = db.execute("PRAGMA user_version").fetchone()[0]
     return bool((application_id, user_version) == (APPLICATION_ID, FORMAT))
 
 
 def is_blank(db: sqlite3.Connection) -> bool:
-    """Whether nothing was ever written to the file. Raises sqlite3.Error."""
+    """Return whether nothing was ever written to the file. Raises sqlite3.Error."""
     return bool(db.execute("PRAGMA schema_version").fetchone()[0] == 0)
 
 
 def unusable_reason(db: sqlite3.Connection) -> str:
     """Return why a file that is not blank can't be used: `foreign`, `corrupt`, or an empty string. Writes nothing.
 
-    All that the agent reads of it later is read here, but for the records' bodies. Raises sqlite3.Error for what is not
-    the content's fault.
+    Reads everything that the agent reads later, except the records' bodies. Raises sqlite3.Error for an error that the
+    content did not cause.
     """
     try:
         is_whole = db.execute(_TABLES).fetchall() == _own_tables()
@@ -152,26 +152,28 @@ def unusable_reason(db: sqlite3.Connection) -> str:
 
 @functools.cache
 def _own_tables() -> list[tuple[object, ...]]:
-    """What `_TABLES` finds in an outbox."""
+    """Return the result of `_TABLES` for a new outbox."""
     with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
         make_tables(fresh)
         return fresh.execute(_TABLES).fetchall()
 
 
 def load_meta(db: sqlite3.Connection) -> tuple[State | None, str]:
-    """Return the state, None if there is none yet, and the text of the last heartbeat. Raises ValueError for a state
-    that can't be read, and sqlite3.Error."""
+    """Return the state, None if there is none yet, and the text of the last heartbeat, "" if there is none.
+
+    Raises ValueError for an unreadable state, and sqlite3.Error.
+    """
     meta: dict[str, bytes] = dict(db.execute("SELECT key, CAST(value AS BLOB) FROM meta").fetchall())
     state = load_state(meta["state"].decode()) if "state" in meta else None
     return state, meta.get("seen", b"").decode(errors="replace")
 
 
 def examined(path: Path, capacity: int) -> tuple[sqlite3.Connection | None, str]:
-    """Return a connection to the file at the path, or None and why there is none: `foreign` or `corrupt`.
+    """Return a connection to the file at the path, or None and the reason: `foreign` or `corrupt`.
 
     A blank file becomes an outbox. SQLite reports a disk's read error as damage. So a file that seems damaged is
-    closed, read whole by itself, which raises OSError, and examined twice more. Raises OSError or sqlite3.Error for
-    what is not the content's fault.
+    closed, read completely without SQLite, which raises OSError for a read error, and examined twice more. Raises
+    OSError or sqlite3.Error for an error that the content did not cause.
     """
     for attempt in range(3):
         db, why = _examined_once(path, capacity)
@@ -188,11 +190,11 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
     if header.startswith(_MAGIC) and header[18:20] not in _VERSIONS:
         return None, "corrupt"
     if read_journal(path).is_damaged:
-        return None, "corrupt"  # before SQLite forgets what it can't read of it
+        return None, "corrupt"  # before SQLite discards the damaged part
     with contextlib.ExitStack() as undo:
         try:
             db = connect(path, capacity, "FULL")
-            undo.callback(db.close)  # before the file is renamed, which not every system does with one that is open
+            undo.callback(db.close)  # Windows renames no open file
             if is_blank(db):
                 with transaction(db):
                     make_tables(db)
@@ -214,33 +216,33 @@ def _read_whole(path: Path) -> None:
 
 
 def remove_parts(path: Path, parts: Sequence[str] = _PARTS) -> None:
-    """Remove a database that no one uses, with its journal, or some of its `parts`. Raises OSError."""
+    """Remove a database that is not in use, with its journal, or only some of its `parts`. Raises OSError."""
     for suffix in parts:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The outbox's file and what stands beside it under our own names: journal, lock, copy, what was set aside."""
-    own_name = re.compile(re.escape(path.name) + _BESIDE)
+    """Return the outbox's file and the agent's files next to it: journal, lock, `.new` file, and copies set aside."""
+    own_name = re.compile(re.escape(path.name) + _SUFFIXES)
     try:
         names = sorted(os.listdir(path.parent))
-    except OSError:  # a folder that may be used but not listed
+    except OSError:  # a folder without the right to list it
         names = [f"{path.name}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")]
     return [path.with_name(name) for name in names if own_name.fullmatch(name)]
 
 
 def set_aside(path: Path, why: str, now: datetime) -> Path:
-    """Rename the file, with its journal, to a name that contains `why` and when. Return that name.
+    """Rename the file, with its journal, to a name that contains `why` and the time. Return the new name.
 
-    If one of them can't be renamed, those after it stay: a journal that stays alone is set aside before the next outbox
-    is begun. On Windows nothing is renamed that another program has open. Only the newest copies are kept. Raises
+    If one of them can't be renamed, the remaining ones stay; a journal that is left is set aside before the next outbox
+    is created. Windows renames no file that another program has open. Only the newest `_COPIES` copies are kept. Raises
     OSError.
     """
     target = _free_name(path, why, now)
-    for suffix in _PARTS:  # the database first: it is what a reader has open, and then nothing was done yet
+    for suffix in _PARTS:  # the database first: if a reader has it open, nothing was renamed yet
         source = Path(f"{path}{suffix}")
         if size_of(source):  # SQLite would delete the journal of an empty database
-            narrow(source)  # it may be one that was put here
+            narrow(source)  # another program may have put it here
             os.rename(source, f"{target}{suffix}")
     for copy in [copy for _, _, copy in _copies(path) if copy != target][: 1 - _COPIES]:
         with contextlib.suppress(OSError):  # another program has it open: removed with the next one
@@ -249,7 +251,7 @@ def set_aside(path: Path, why: str, now: datetime) -> Path:
 
 
 def stranger_at(path: Path) -> str:
-    """Return the word under which a file that took the place of the outbox is set aside. Raises OSError."""
+    """Return why a file that replaced the outbox is set aside: `foreign` or `replaced`. Raises OSError."""
     with open(path, "rb") as file:
         header = file.read(PAGE)
     is_outbox = header[68:72] == APPLICATION_ID.to_bytes(4, "big") or size_of(Path(f"{path}-wal"))
@@ -257,7 +259,7 @@ def stranger_at(path: Path) -> str:
 
 
 def _free_name(path: Path, why: str, now: datetime) -> Path:
-    """A name to set the file aside under, after those of the same second, that no part of a database has."""
+    """Return an unused name for the copy, with a number higher than those of the same second."""
     at = f"{now:%Y%m%dT%H%M%SZ}"
     numbers = itertools.count(1 + max((number for when, number, _ in _copies(path) if when == at), default=0))
     names = (path.with_name(f"{path.name}.{why}-{at}{f'-{number}' if number > 1 else ''}") for number in numbers)
@@ -265,13 +267,13 @@ def _free_name(path: Path, why: str, now: datetime) -> Path:
 
 
 def _copies(path: Path) -> list[tuple[str, int, Path]]:
-    """When and under which names databases of this path were set aside, the last one last."""
+    """Return time, number, and path of each copy that was set aside, oldest first."""
     found = filter(None, (_ASIDE.fullmatch(str(file)) for file in files_of(path)))
     return sorted({(match["at"], int(match["number"] or 1), Path(match["copy"])) for match in found})
 
 
 def size_of(path: Path) -> int:
-    """Bytes in the file, 0 if there is none. Raises OSError."""
+    """Return the size of the file in bytes, 0 if there is none. Raises OSError."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -280,7 +282,7 @@ def size_of(path: Path) -> int:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """One write transaction: committed at the end, rolled back on any error. Raises sqlite3.Error."""
+    """Run a write transaction: commit at the end, roll back on any error. Raises sqlite3.Error."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -292,28 +294,28 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def used_bytes(db: sqlite3.Connection) -> int:
-    """Bytes that the content takes, free pages not counted."""
+    """Return the bytes that the content uses, without free pages."""
     pages: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
     return pages * PAGE
 
 
 class Journal(Struct):
-    """What was committed to a journal, read without SQLite [Database File Format, 4].
+    """The committed content of a journal, read without SQLite [Database File Format, 4].
 
-    SQLite reads a journal up to the first frame whose checksum is wrong and forgets the rest, since that is what a
-    crash leaves of writes that it cut off. A damaged frame looks the same, and would cost every transaction after it.
-    What tells them apart: a checksum continues the one before, so frames that fit each other were written one after the
-    other. And the agent's commits are flushed to the disk, with everything before them, before the next transaction
-    begins. So where one of them and another transaction follow a wrong frame, the frame is damaged.
+    SQLite reads a journal up to the first frame with a wrong checksum and discards the rest, because a crash leaves
+    such an end. A damaged frame looks the same, and would cost every later transaction. They differ as follows: each
+    checksum continues the previous one, so frames whose checksums match were written in sequence. And the agent's
+    commits are flushed, with everything before them, before the next transaction begins. So a wrong frame that is
+    followed by an agent's commit and another transaction is damaged.
     """
 
     path: Path
     pages: dict[int, int] = field(default_factory=dict)
-    """By number: where the newest content of a page begins in the journal."""
+    """Offset of the newest content of each page in the journal, by page number."""
     places: list[int] = field(default_factory=list)
-    """Where any content of a page begins, also an older or a damaged one."""
+    """Offsets of all page contents, including older and damaged ones."""
     is_damaged: bool = False
-    """Some of what was committed can't be read."""
+    """Whether some of the committed content can't be read."""
 
 
 class _Frame(NamedTuple):
@@ -321,11 +323,11 @@ class _Frame(NamedTuple):
     place: int
     is_commit: bool
     fits: bool
-    """Its checksum is right, and continues the one before."""
+    """Whether its checksum is right, and continues the previous one."""
 
 
 def read_journal(database: Path) -> Journal:
-    """Read the journal of an outbox that no one has open. Raises OSError."""
+    """Read the journal of an outbox that is not open. Raises OSError."""
     journal = Journal(database.with_name(f"{database.name}-wal"))
     with contextlib.suppress(FileNotFoundError), journal.path.open("rb") as file:
         if journal.path.stat().st_size <= _MOST_BYTES:
@@ -365,10 +367,10 @@ def _read_frames(file: BinaryIO, journal: Journal) -> None:
 
 
 def _sum(order: str, before: bytes, data: bytes) -> bytes:
-    """The checksum of a multiple of 8 bytes, continued from the one `before` them [Checksum Algorithm]."""
+    """Return the checksum of a multiple of 8 bytes, continued from the one `before` it [Checksum Algorithm]."""
     first, second = struct.unpack(">II", before)
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for even, odd in zip(words[::2], words[1::2], strict=True):
+    numbers = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(numbers[::2], numbers[1::2], strict=True):
         first = (first + even + second) & 0xFFFFFFFF
         second = (second + odd + first) & 0xFFFFFFFF
     return struct.pack(">II", first, second)

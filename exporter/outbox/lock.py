@@ -1,7 +1,7 @@
-"""One agent per outbox: an advisory lock that the system releases when the process ends, however it ends.
+"""An advisory lock that allows one agent per outbox. The system releases it when the process ends for any reason.
 
-On POSIX it is on the database itself, on a descriptor of its own: there is no second file that could be removed. On
-Windows, where a lock also keeps others from reading, it is on a file next to it, which nobody can remove meanwhile.
+On POSIX the lock is on the database, through a separate descriptor: there is no second file that could be removed. On
+Windows, where a lock also prevents reads, it is on a file next to the database, which can't be removed while locked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os
 class FileLock:
     """The lock of the outbox at a path.
 
-    Closing any descriptor of a database ends the locks that SQLite holds on that file in this process. So `release` is
-    called after its connections were closed, and `acquire` while it is open only if another file is at the path.
+    Closing any descriptor of a database releases the locks that SQLite holds on that file in this process. So call
+    `release` after closing the connections, and `acquire` with open connections only if another file is at the path.
     """
 
     def __init__(self, database: Path) -> None:
@@ -28,10 +28,10 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Lock the file that is at the path now; make it if there is none. Return False if another process has it.
+        """Lock the file at the path; create it if there is none. Return False if another process has the lock.
 
-        Never waits. Of a lock on a file that is no longer at the path nothing remains. Raises OSError if the file can't
-        be opened for writing.
+        Never waits. Releases a lock on a file that is no longer at the path. Raises OSError if the file can't be opened
+        for writing.
         """
         for _ in range(3):  # again if the file is replaced between the two calls
             if self.is_held():
@@ -49,7 +49,7 @@ class FileLock:
         return self.is_held()
 
     def is_held(self) -> bool:
-        """Whether the file that is locked is still the one at the path. Raises OSError."""
+        """Return whether the locked file is still the one at the path. Raises OSError."""
         if self._descriptor is None:
             return False
         try:
@@ -77,4 +77,4 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(descriptor: int) -> None:
-        """To close the file is enough."""
+        """Do nothing: closing the file releases the lock."""

@@ -1,9 +1,9 @@
-"""The queue of each destination: the rows of what waits for it and of its dead letters, and how it stands.
+"""The queue of each destination: its waiting and its parked records, and its status.
 
-A dead letter is a record that its destination refused while it accepted others (`agent.suspects`). It stays in the
-file, `parked` with the reason, until `requeue` lets it wait again.
+A parked record is one that the destination rejected while it accepted others (`agent.suspects`). It stays in the file,
+`parked` with the reason, until `requeue` returns it to the queue.
 
-The outbox is kept within its bound: the history of delivered records is dropped first, then the oldest records.
+The outbox is kept within its bound: delivered records are dropped first, then the oldest records.
 """
 
 from __future__ import annotations
@@ -30,51 +30,53 @@ from exporter.outbox.errors import SQLITE_ERRORS, Guard
 from exporter.outbox.file import PAGE, file_uri, is_ours, transaction, used_bytes
 
 BATCH_BYTES: Final = 1 << 20
-"""Bodies of more than so many bytes are not read at once, except for one that is larger by itself."""
+"""Maximum bytes of the bodies read at once, except for one that is larger by itself."""
 _WINDOW: Final = 50
-"""Among so many of the oldest rows a subject is looked for, times the number of subjects that are wanted."""
+"""Number of oldest rows searched for subjects, for each subject that is wanted."""
 DELIVERED_KEPT: Final = 1_000
-"""The last so many records are kept also when they were delivered."""
+"""Number of newest records that are kept even after delivery."""
 DELIVERED: Final = "NOT EXISTS (SELECT 1 FROM queue WHERE queue.seq = records.seq)"
-_ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the queues and their indexes
+_ROW_BYTES: Final = 512  # of a record without its body: its rows in the queues and their indexes
 _MARGIN_PAGES: Final = 8
 BUSY_SECONDS: Final = 5.0
 
 
 class Queued(Struct, frozen=True):
-    """A record that waits for one destination, with the number of its row."""
+    """A record that waits for one destination, with its row number."""
 
     seq: int
     record: Record
 
 
 class Queue(Struct):
-    """One destination's queue as this process knows it, so that the file need not be asked. Both threads count."""
+    """One destination's queue as counted by this process, which saves queries. The agent's and its own thread count."""
 
     status: DestinationStatus
-    """Its `oldest` is that of the last `view`."""
+    """Current status; `oldest` is as of the last `view`."""
     settled: dict[int, str | None] = field(default_factory=dict)
-    """By row number what was delivered (None) or refused for good (why), while the disk does not take that. It is not
-    sent again by this process."""
+    """Delivered (None) or rejected (the reason) records by row number, until the file is updated.
+
+    This process does not send them again.
+    """
     has_changed: bool = True
-    """Something happened since `view` last asked the file."""
+    """Whether the queue changed since `view` last queried the file."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def unsettled(self, without: Collection[int] = ()) -> str:
-        """The condition on the rows of a destination that wait, but for what is settled and these row numbers."""
+        """Return the SQL condition for a destination's waiting rows, except settled ones and the numbers `without`."""
         return f"destination = ? AND parked IS NULL AND seq NOT IN ({','.join(map(str, (*self.settled, *without)))})"
 
     def change(self, waiting: int = 0, parked: int = 0, **others: Any) -> None:
-        """Adds to both counts, where negative numbers take away, and sets other fields of the status."""
+        """Add to both counts (negative numbers subtract), and set other fields of the status."""
         with self._changing:
             before = self.status
             self.status = replace(before, records=before.records + waiting, parked=before.parked + parked, **others)
         self.has_changed = True
 
     def view(self, db: sqlite3.Connection | None) -> DestinationStatus:
-        """How it stands; the file is asked only after a change. Raises sqlite3.Error."""
+        """Return the status; query the file only after a change. Raises sqlite3.Error."""
         if self.has_changed:
-            self.has_changed = False  # before the file is asked: what changes meanwhile is seen by the next call
+            self.has_changed = False  # before the query: the next call sees later changes
             try:
                 oldest = oldest_of(db, self.status.name) if self.status.records > 0 and db is not None else None
             except SQLITE_ERRORS:
@@ -86,7 +88,7 @@ class Queue(Struct):
 
 
 def counts_of(db: sqlite3.Connection, destination: str) -> tuple[int, int]:
-    """How many records wait for a destination, and how many it parked, by the file. Raises sqlite3.Error."""
+    """Return the numbers of waiting and of parked records of a destination. Raises sqlite3.Error."""
     waiting, parked = db.execute(
         "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE destination = ?", (destination,)
     ).fetchone()
@@ -94,7 +96,7 @@ def counts_of(db: sqlite3.Connection, destination: str) -> tuple[int, int]:
 
 
 def queue_of(db: sqlite3.Connection, destination: str) -> Queue:
-    """How a destination stands by the file. Raises sqlite3.Error."""
+    """Return the queue of a destination, read from the file. Raises sqlite3.Error."""
     waiting, parked = counts_of(db, destination)
     row = db.execute("SELECT error, last_success FROM destination WHERE name = ?", (destination,)).fetchone()
     error, last = row or ("", None)
@@ -103,7 +105,7 @@ def queue_of(db: sqlite3.Connection, destination: str) -> Queue:
 
 
 def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
-    """The time of the oldest record that waits for a destination. Raises sqlite3.Error."""
+    """Return the time of the oldest record waiting for a destination, None if none waits. Raises sqlite3.Error."""
     row = db.execute(
         "SELECT r.created FROM queue q JOIN records r USING (seq)"
         " WHERE q.destination = ? AND q.parked IS NULL ORDER BY q.seq LIMIT 1",
@@ -115,9 +117,9 @@ def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
 def enqueue(
     db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[tuple[Storable, bytes]]
 ) -> list[int]:
-    """Writes records, each with its body, once and into the queue of each destination.
+    """Write each record, with its body, once, and add it to the queue of each destination.
 
-    Answers the numbers of the new rows. A record whose id is already there is passed over. Raises sqlite3.Error.
+    Return the numbers of the new rows. A record whose id already exists is skipped. Raises sqlite3.Error.
     """
     numbers: list[int] = []
     rows: list[tuple[str, int, str]] = []
@@ -128,7 +130,7 @@ def enqueue(
         ).fetchone()
         if row is not None:
             numbers.append(row[0])
-            subject = folded(record.subject)  # ids are compared so
+            subject = folded(record.subject)  # EventIds are compared in folded case
             rows += [(name, row[0], subject) for name in destinations]
     if rows:
         db.executemany("INSERT INTO queue VALUES (?, ?, ?, NULL)", rows)
@@ -138,10 +140,10 @@ def enqueue(
 def another_number(
     db: sqlite3.Connection, destination: str, unsettled: str, suspects: Collection[int], *, youngest: bool
 ) -> int | None:
-    """The number of the first row of the subject that began to wait first, or last, of those without a suspect; if each
-    has one, of the oldest row. Raises sqlite3.Error.
+    """Return a row number outside the subjects of the `suspects`, which are row numbers too.
 
-    `unsettled` excludes the suspects, which are row numbers.
+    It is the first row of the subject that has waited longest, or with `youngest` shortest. If every subject has a
+    suspect, it is the oldest row; None if none is left. `unsettled` excludes the suspects. Raises sqlite3.Error.
     """
     oldest = f"SELECT min(seq) FROM queue WHERE {unsettled}"  # noqa: S608  # numbers
     theirs = f"SELECT subject FROM queue WHERE destination = ? AND seq IN ({','.join(map(str, suspects))})"  # noqa: S608  # as above
@@ -155,10 +157,10 @@ def another_number(
 def waiting_rows(
     db: sqlite3.Connection, destination: str, unsettled: str, limit: int, subjects: int | None = 1
 ) -> list[tuple[int, bytes]]:
-    """At most `limit` of the rows that wait and are `unsettled`, each a row number and a record's body.
+    """Return at most `limit` of the `unsettled` rows, each a row number and a record's body.
 
-    They are the oldest of the `subjects` that wait longest, by subject and each subject's in order; with None the
-    oldest of all, in order. No subject gets more than its share of the limit. Raises sqlite3.Error.
+    They are the oldest rows of the `subjects` subjects that have waited longest, grouped by subject and in order, with
+    an equal share of the limit for each. With None: the oldest rows of all subjects, in order. Raises sqlite3.Error.
     """
     if subjects is None:
         return _within_bytes(
@@ -174,7 +176,7 @@ def waiting_rows(
         (destination, window, min(subjects, limit)),
     ).fetchall()
     share = max(1, limit // max(1, len(found)))
-    # Left to itself, SQLite walks the whole backlog in search of the subject.
+    # Without INDEXED BY, SQLite scans the whole backlog for the subject.
     of_subject = (
         "SELECT seq, body FROM queue INDEXED BY queue_order JOIN records USING (seq)"  # noqa: S608  # as above
         f" WHERE {unsettled} AND subject = ? ORDER BY seq LIMIT ?"
@@ -183,11 +185,11 @@ def waiting_rows(
 
 
 def _within_bytes(rows: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The first rows whose bodies are no more than `BATCH_BYTES` together, and one at least. Reads no further."""
+    """Return the first rows whose bodies total at most `BATCH_BYTES`, but at least one. Reads one row beyond them."""
     some: list[tuple[int, bytes]] = []
     size = 0
     for row in rows:
-        size += length_hint(row[1])  # 0 for a damaged one that has none
+        size += length_hint(row[1])  # 0 for a damaged body without a length
         if some and size > BATCH_BYTES:
             break
         some.append(row)
@@ -195,9 +197,9 @@ def _within_bytes(rows: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
 
 
 def settle(db: sqlite3.Connection, queue: Queue, pruned: int) -> None:
-    """Writes down what was delivered or refused for good, in one transaction. Raises sqlite3.Error.
+    """Write the delivered and rejected records of `queue.settled` to the file, in one transaction.
 
-    A record with a row number up to `pruned` is before the history: it is deleted when no destination waits for it.
+    A record with a row number up to `pruned` is deleted once no destination waits for it. Raises sqlite3.Error.
     """
     delivered = refused = 0
     with transaction(db):
@@ -217,21 +219,21 @@ def settle(db: sqlite3.Connection, queue: Queue, pruned: int) -> None:
 
 
 def write_result(db: sqlite3.Connection, status: DestinationStatus) -> None:
-    """Writes down how the last attempt ended. Raises sqlite3.Error."""
+    """Write the result of the last attempt to the file. Raises sqlite3.Error."""
     last = status.last_success.timestamp() if status.last_success else None
     db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?, ?)", (status.name, status.error, last))
 
 
 def requeue(path: Path, destination: str = "") -> dict[str, int]:
-    """Let the parked records of this destination, or of all, wait for it again. Returns how many, by destination.
+    """Return the parked records of this destination, or of all, to the queue. Return their number by destination.
 
-    For a process of its own, beside the agent that works on the file: that one looks for it while it has parked records
-    (`Outbox.queues`, `Outbox.must_look_again`). Raises `OutboxUnwritable`, and `Permanent` for a file that is no
-    outbox; then nothing has changed.
+    Runs in a separate process while the agent uses the file; the agent checks for it while it has parked records
+    (`Outbox.queues`, `Outbox.needs_polling`). Raises `OutboxUnwritable`, and `Permanent` for a file that isn't an
+    outbox of this version; then the file is unchanged.
     """
     chosen = "parked IS NOT NULL AND ? IN ('', destination)"
     with Guard(lambda _reason: None):
-        os.stat(path)  # to name what is missing; SQLite says that it can't open the file
+        os.stat(path)  # names a missing file; SQLite's error doesn't
         uri = f"{file_uri(path.resolve())}?mode=rw"
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)) as db:
             if not is_ours(db):
@@ -247,15 +249,15 @@ def requeue(path: Path, destination: str = "") -> dict[str, int]:
 
 
 def bytes_for(text: str, bodies: Sequence[bytes]) -> int:
-    """Bytes that a transaction with this state and these records adds at most."""
+    """Return the maximum bytes that a transaction with this state and these records adds."""
     state = len(text) if text.isascii() else len(text.encode())
     return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + state + 2 * PAGE
 
 
 def free_space(db: sqlite3.Connection, capacity: int) -> Counter[str]:
-    """Drops until a twentieth of the bound is free, for what a transaction needs while it runs.
+    """Drop records until 5 % of the bound is free, which a running transaction needs.
 
-    Answers as `drop_oldest`; without any destination if no record in a queue was dropped.
+    Return as `drop_oldest`; empty if no queued record was dropped.
     """
     dropped = Counter[str]()
     while used_bytes(db) > capacity * 0.95 - 2 * PAGE:
@@ -267,15 +269,15 @@ def free_space(db: sqlite3.Connection, capacity: int) -> Counter[str]:
 
 
 def at_bound(db: sqlite3.Connection, capacity: int, need: int) -> bool:
-    """Whether "full" is our own bound. Otherwise the disk is full, and dropping records would not help."""
+    """Return whether the error `full` comes from the outbox's bound. If not, the disk is full: dropping won't help."""
     pages: int = db.execute("PRAGMA page_count").fetchone()[0]
     return (pages + _MARGIN_PAGES) * PAGE + need >= capacity
 
 
 def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
-    """Deletes the delivered records after one row number up to another; what waits there is deleted when it is settled.
+    """Delete the delivered records after one row number up to another; `settle` deletes the waiting ones later.
 
-    Answers up to which row number that has now been done.
+    Return the row number up to which records are now pruned.
     """
     if upto <= after:
         return after
@@ -287,9 +289,10 @@ def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
 
 
 def drop_oldest(db: sqlite3.Connection) -> Counter[str] | None:
-    """Drops a fiftieth of the records out of the history, or where there is none the oldest; None: nothing to drop.
+    """Drop 2 % of the records: delivered ones, or the oldest if there are none.
 
-    Answers how many waited, by destination; 0 for one that had only parked some of them.
+    Return how many of them were waiting, by destination; 0 for a destination that had only parked ones. None if there
+    is nothing to drop.
     """
     total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
     portion = max(1, total // 50)

@@ -1,12 +1,12 @@
-"""Carries what is readable in a damaged outbox into a new file, page by page.
+"""Recovery of the readable content of a damaged outbox into a new file, page by page.
 
-SQLite stops at the first page that it can't follow, and reports a disk's read error as damage. Here each page is read
-by itself [Database File Format]: a damaged page costs only what is on it, and a read error is an OSError. The work
-grows with the size of the file and no faster.
+SQLite stops at the first page that it can't follow, and reports a disk's read error as damage. This module reads each
+page separately [Database File Format]: a damaged page costs only its content, and a read error is an OSError. The work
+is linear in the size of the file.
 
-What makes that safe is how the outbox writes. A record is never changed and its row number is never used twice, so that
-each copy of a row that is found anywhere in the file is the record. What waits for whom does change: that is read by
-walking the tables from their first pages, which are the same in every outbox.
+That is safe because of how the outbox writes. A record never changes and its row number is never reused, so every copy
+of a row anywhere in the file is that record. The queues do change: they are read by walking the tables from their root
+pages, which are the same in every outbox.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _INDEX_INNER: Final = 2
 _INDEX_LEAF: Final = 10
 _TABLE_LEAF: Final = 13
 _CELLS_AT: Final = {_INDEX_INNER: 12, _TABLE_LEAF: 8, _INDEX_LEAF: 8}
-"""By type of page: where the positions of its cells begin."""
+"""Offset of the cell pointers, by page type."""
 _LEAST_LOCAL: Final = (PAGE - 12) * 32 // 255 - 23
 _MOST_LOCAL: Final = {_TABLE_LEAF: PAGE - 35, _INDEX_LEAF: (PAGE - 12) * 64 // 255 - 23}
-"""Bytes of a row that stay on its page."""
+"""Maximum bytes of a row on its page, by page type; longer rows continue on overflow pages."""
 _INTEGERS: Final = (0, 1, 2, 3, 4, 6, 8)
 _READS_A_PAGE: Final = 8
-"""The most often that pages are read, on average: damage can make many rows claim the same pages."""
+"""Maximum reads per page, on average: damage can make many rows refer to the same pages."""
 
 Row = tuple[object, ...]
 Claim = tuple[int, str]
-"""The row number of a record, and a destination."""
+"""Row number of a record, and a destination that it waits for or is parked for."""
 Waiting = dict[int, dict[str, str | None]]
-"""By row number: the destinations that a record waits for (None) or is parked for (why)."""
+"""Destinations by row number: None if the record waits for it, else the reason why it is parked."""
 
 
 def salvage(
     source: Path, target: sqlite3.Connection, destinations: Sequence[str], now: datetime
 ) -> tuple[int, Counter[str]]:
-    """Fill the new file `target` with what is readable in `source`, in one transaction.
+    """Fill the new file `target` with the readable content of `source`, in one transaction.
 
-    Return the number of records, and for each of the `destinations` how many undelivered ones could not be read. Where
-    what waits for whom can't be read, a record waits for all of them, and each that is missing counts as undelivered. A
-    state that can't be read is replaced by one that is born `now`. It repeats no record id, and contains which events
-    were approved and Started as far as the records show it. How the last attempts ended is forgotten. Raises OSError
+    Return the number of records, and for each of the `destinations` the number of undelivered ones that could not be
+    read. If the queues can't be read, every record waits for all destinations, and each missing record counts as
+    undelivered. An unreadable state is replaced by one with the birth `now`, which repeats no record id and contains
+    the approvals and starts that the records show. The results of the last attempts are not recovered. Raises OSError
     and sqlite3.Error.
     """
     with contextlib.ExitStack() as files, transaction(target):
@@ -87,10 +87,10 @@ def salvage(
 
 
 class _Pages:
-    """The pages of a database with its journal, and where its tables and indexes begin."""
+    """The pages of a database with its journal, and the root pages of its tables and indexes."""
 
     def __init__(self, source: Path, files: contextlib.ExitStack) -> None:
-        """Opens both for as long as `files` is open. Raises OSError."""
+        """Open both until `files` is closed. Raises OSError."""
         self.journal = read_journal(source)
         self._file = files.enter_context(source.open("rb"))
         self._journal_file = files.enter_context(self.journal.path.open("rb")) if self.journal.places else self._file
@@ -104,7 +104,7 @@ class _Pages:
             self.roots: dict[str, int] = dict(fresh.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
 
     def read(self, number: int) -> bytes:
-        """One page, numbered from 1; empty if there is none of this number, or too many were read."""
+        """Return one page, numbered from 1; empty if it doesn't exist, or if too many pages were read."""
         self._reads_left -= 1
         if number not in self.numbers or self._reads_left < 0:
             return b""
@@ -113,16 +113,16 @@ class _Pages:
         return _page(self._file, (number - 1) * PAGE)
 
     def contents(self) -> Iterator[bytes]:
-        """What is or was on any page."""
+        """Yield every current and former content of the pages."""
         for number in self.numbers:
             yield _page(self._file, (number - 1) * PAGE)
         for place in self.journal.places:
             yield _page(self._journal_file, place)
 
     def rows(self, page: bytes) -> Iterator[tuple[int, Row]]:
-        """The rows of a leaf of a table, with their row numbers, or those on a page of an index, with a 0.
+        """Yield the rows of a table's leaf page with their row numbers, or those of an index page with 0.
 
-        What can't be read is passed over.
+        Unreadable rows are skipped.
         """
         kind = page[0]
         for index in range(min(int.from_bytes(page[3:5], "big"), PAGE // 2)):
@@ -147,14 +147,14 @@ class _Pages:
         while left > 0:
             page = self.read(following)
             if not page:
-                raise ValueError("a row that does not end")
+                raise ValueError("incomplete row")
             parts.append(page[4 : 4 + left])
             left -= PAGE - 4
             (following,) = struct.unpack_from(">I", page)
         return b"".join(parts)
 
     def walk(self, name: str) -> tuple[list[Row], bool]:
-        """The rows of an index, or of a table without row numbers, and whether all of its pages could be followed."""
+        """Return the rows of an index, or of a table without row numbers, and whether all its pages could be read."""
         found: list[Row] = []
         seen: set[int] = set()
         left, is_complete = [self.roots[name]], True
@@ -180,14 +180,14 @@ class _Pages:
 
 
 def _page(file: BinaryIO, place: int) -> bytes:
-    """The page that begins there; empty if it is not whole."""
+    """Return the page at this offset; empty if it is incomplete."""
     file.seek(place)
     page = file.read(PAGE)
     return page if len(page) == PAGE else b""
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """An integer of one to nine bytes, and where it ends. Raises IndexError."""
+    """Return an integer of one to nine bytes, and the offset of its end. Raises IndexError."""
     value = 0
     for index in range(8):
         byte = data[at + index]
@@ -198,7 +198,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _values(payload: bytes) -> Row:
-    """The values of a row. Raises ValueError or IndexError for what is none."""
+    """Return the values of a row. Raises ValueError or IndexError if the payload isn't a row."""
     end, at = _varint(payload, 0)
     position, row = end, []
     while at < end:
@@ -213,7 +213,7 @@ def _values(payload: bytes) -> Row:
 
 
 def _value(kind: int, content: bytes) -> object:
-    """Text that is not UTF-8 stays bytes."""
+    """Return the value of a serial type. Text that is not UTF-8 stays bytes."""
     if kind >= 12:  # noqa: PLR2004  # as above
         try:
             return content.decode() if kind % 2 else content
@@ -227,7 +227,7 @@ def _value(kind: int, content: bytes) -> object:
 
 
 def _records(pages: _Pages) -> Iterator[tuple[int, Record, bytes]]:
-    """Every record that is anywhere in the file, with its row number and body; some of them more than once."""
+    """Yield every record anywhere in the file, with its row number and body; some more than once."""
     for page in pages.contents():
         if page[:1] != bytes([_TABLE_LEAF]):
             continue
@@ -241,10 +241,11 @@ def _records(pages: _Pages) -> Iterator[tuple[int, Record, bytes]]:
 
 
 def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
-    """What waits for whom or is parked, what of that is certain, and whether nothing can be missing.
+    """Return the queues, their certain entries, and whether the queues are complete.
 
-    The queue is in the file twice, the second time as its index by row number, without why something is parked: if only
-    that can be read, the record is sent once more. If both can be read, certain is what both contain.
+    The file has the queues twice: as a table, and as its index by row number, which lacks the reason for parking. If
+    only the index can be read, a parked record is sent once more. If both can be read, the certain entries are those
+    that both contain.
     """
     waiting: Waiting = {}
     in_index: set[Claim] = set()
@@ -269,9 +270,9 @@ def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
 
 
 def _missing(pages: _Pages, found: set[int], claims: set[Claim]) -> int:
-    """How many records may have been lost undelivered, if what waited can't be read: at least one if that is unknown.
+    """Return how many undelivered records may be lost, if the queues can't be read: at least one if that is unknown.
 
-    Row numbers have no gaps, and the last `DELIVERED_KEPT` of them are kept also when they were delivered.
+    Row numbers have no gaps, and the newest `DELIVERED_KEPT` records are kept even after delivery.
     """
     page = pages.read(pages.roots["sqlite_sequence"])
     rows = [row for _, row in pages.rows(page)] if page[:1] == bytes([_TABLE_LEAF]) else []
@@ -283,7 +284,7 @@ def _missing(pages: _Pages, found: set[int], claims: set[Claim]) -> int:
 
 
 def _meta(pages: _Pages, fresh: State) -> Mapping[str, str]:
-    """The state with its heartbeat, or the `fresh` one if it is lost."""
+    """Return the state and its heartbeat, or the `fresh` state if the stored one is unreadable."""
     found = {str(row[0]): row[1] for row in pages.walk("meta")[0] if len(row) == 2}  # noqa: PLR2004  # key and value
     kept = {key: value for key, value in found.items() if key in ("state", "seen") and isinstance(value, str)}
     try:

@@ -1,11 +1,11 @@
-"""The one file on disk: the last state and the records that are not delivered yet, in one transaction.
+"""The outbox's interface: commit state and records in one transaction, and read and settle them per destination.
 
-Every record stands in `records` once, and in `queue` once for each destination that has not taken it. Delivered records
-stay as history (`DELIVERED_KEPT` of them) for a person to read. At the bound of `max_bytes` history is dropped first,
-then the oldest records.
+Each record is in `records` once, and in `queue` once for each destination that has not acknowledged it. The newest
+`DELIVERED_KEPT` records are kept after delivery for manual review. At the bound of `max_bytes` delivered records are
+dropped first, then the oldest records.
 
-The agent's side commits, each destination's side settles; a file that can't be opened delivers nothing, and each
-`load` and `commit` tries to open it again (`database`).
+The agent's thread commits; each destination's thread settles. While the file can't be opened nothing is delivered, and
+each `load` and `commit` tries to open it again (`database`).
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from exporter.outbox.queue import (
 
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
-"""So many records a destination may take whose acknowledgement the disk does not; then it waits for the disk."""
+"""Maximum records of a destination that are acknowledged but not settled on disk; then delivery waits for the disk."""
 Body = tuple[Storable, bytes]
 
 
 class Outbox(Database):
-    """See the module. Safe for one agent's thread and one thread per destination."""
+    """The outbox. Safe for one agent's thread and one thread per destination; every method may block on the disk."""
 
-    # -- the agent's side
+    # -- for the agent
 
     def load(self) -> State | None:
-        """The state as last committed; None when there is none yet. Raises `OutboxUnwritable`, `OutboxBusy`."""
+        """Return the last committed state; None if there is none yet. Raises `OutboxUnwritable`, `OutboxBusy`."""
         with self._agent_lock, self._guard:
             try:
                 state, seen = load_meta(self._ready())
             except ValueError as error:
-                raise OutboxUnwritable("corrupt", f"the state in {self.path} can't be read") from error
+                raise OutboxUnwritable("corrupt", f"the state in {self.path} cannot be read") from error
         if state is None or state.last_good is None:
             return state
-        # a heartbeat is younger than the state
+        # The heartbeat is newer than the state.
         return replace(state, last_good=Instant(_time(seen) or state.last_good.wall, None))
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
-        """State and records, durable together or not at all; raises `OutboxUnwritable`, `OutboxBusy`.
+        """Write state and records durably, in one transaction.
 
-        Answers how many undelivered records were dropped to make room, by destination. A record whose id is already
-        there is not written again.
+        Return how many undelivered records were dropped to make room, by destination; empty if none were. A record
+        whose id already exists is skipped. Raises `OutboxUnwritable`, `OutboxBusy`.
         """
         text = self._states.text(state)
         bodies = [(record, record.to_json()) for record in records]
@@ -82,7 +82,7 @@ class Outbox(Database):
                     raise
                 dropped = self._commit(text, bodies)
             if not self.is_in_place():
-                raise OutboxUnwritable("gone", f"{self.path} was removed or replaced while it was written to")
+                raise OutboxUnwritable("gone", f"{self.path} was removed or replaced during a write")
             self._doubts, self._birth, self._withheld = 0, state.birth, False
         return {name: dropped[name] for name in self._names if dropped[name]}
 
@@ -115,7 +115,7 @@ class Outbox(Database):
             numbers = enqueue(db, self._names, bodies)
             newest = max([self._newest, *numbers])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (text,))
-            db.execute("DELETE FROM meta WHERE key = 'seen'")  # it is older than this state
+            db.execute("DELETE FROM meta WHERE key = 'seen'")  # older than this state
             pruned = prune(db, self._pruned, newest - DELIVERED_KEPT)
             dropped = free_space(db, self.capacity)
         self._newest, self._pruned = newest, pruned
@@ -127,7 +127,7 @@ class Outbox(Database):
         return dropped
 
     def _free(self, dropped: Counter[str]) -> bool:
-        """Makes room in a transaction of its own. Whether anything was dropped."""
+        """Drop records in a separate transaction. Return whether any were dropped."""
         with transaction(self._ready()) as db:
             freed = drop_oldest(db)
         if freed:
@@ -136,9 +136,9 @@ class Outbox(Database):
         return freed is not None
 
     def save_heartbeat(self, seen: datetime) -> None:
-        """Keeps when a good document was last read, so that a restart knows how long nobody looked.
+        """Save the time of the last valid document, so that the next process can compute the polling gap.
 
-        Raises `OutboxUnwritable`.
+        Does nothing while the file is closed. Raises `OutboxUnwritable`.
         """
         with self._agent_lock, self._guard:
             if self._agent is None:
@@ -148,18 +148,18 @@ class Outbox(Database):
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
-        """Bytes that the content takes. A file in doubt is examined. Raises `OutboxUnwritable`."""
+        """Return the bytes that the content uses. Examines a file in doubt. Raises `OutboxUnwritable`."""
         with self._agent_lock, self._guard:
             if self._in_doubt:
                 self._ready()
             return used_bytes(self._agent) if self._agent is not None else 0
 
     def is_nearly_full(self, records: int) -> bool:
-        """Whether so many more records may leave no room for those that wait. Raises `OutboxUnwritable`."""
+        """Return whether this many more records could displace waiting ones. Raises `OutboxUnwritable`."""
         return self.used() + (records + 2) * RECORD_BYTES > self.capacity * 0.9
 
     def queues(self) -> dict[str, DestinationStatus]:
-        """How each destination stands; the file is asked only after a change. Raises `OutboxUnwritable`."""
+        """Return the status of each destination; query the file only after a change. Raises `OutboxUnwritable`."""
         with self._agent_lock, self._guard:
             db = None if self._in_doubt else self._agent
             if db is not None and any(queue.status.parked for queue in self._queues.values()):
@@ -170,28 +170,28 @@ class Outbox(Database):
             return {name: queue.view(db) for name, queue in self._queues.items()}
 
     def _count_again(self, db: sqlite3.Connection) -> None:
-        """Both locks are held: nothing of ours is on its way between file and counts."""
+        """Correct the counts from the file. Under both locks no change is between file and counts."""
         with self._delivery_lock:
             for name, queue in self._queues.items():
                 waiting, parked = counts_of(db, name)
                 queue.change(waiting - queue.status.records, parked - queue.status.parked)
 
-    # -- the deliveries' side
+    # -- for the deliveries
 
     def next(
         self, destination: str, limit: int, subjects: int | None = 1, without: Collection[int] = ()
     ) -> list[Queued]:
-        """At most `limit` of the records that wait for this destination: the oldest of so many subjects, by subject.
+        """Return the oldest undelivered records of a destination: at most `limit` records and `BATCH_BYTES` bytes.
 
-        With None the oldest of all subjects, in the order of the outbox; none of the row numbers `without`. Bounded by
-        `BATCH_BYTES` too; empty when nothing waits. Raises `OutboxUnwritable`.
+        `subjects` is the maximum number of subjects (event ids), grouped by subject; None: any number, in the order of
+        the outbox. The row numbers `without` are left out. Empty if no record waits. Raises `OutboxUnwritable`.
         """
         with self._delivery_lock, self._guard:
             if (db := self._readable_file()) is None:
                 return []
             queue = self._queues[destination]
             while True:
-                with contextlib.suppress(*SQLITE_ERRORS):  # the disk may not take it yet; a read needs no room on it
+                with contextlib.suppress(*SQLITE_ERRORS):  # a full disk still allows reads
                     self._settle(destination)
                 if len(queue.settled) > MAX_UNSETTLED:
                     self._settle(destination)
@@ -200,13 +200,13 @@ class Outbox(Database):
                     return readable
 
     def _readable_file(self) -> sqlite3.Connection | None:
-        """The deliveries' connection; None if there is nothing to read for them. Raises `OutboxUnwritable`."""
+        """Return the deliveries' connection; None if they may not read now. Raises `OutboxUnwritable`."""
         if self._in_doubt:
-            raise OutboxUnwritable(self._in_doubt, f"{self.path} will be examined")
+            raise OutboxUnwritable(self._in_doubt, f"{self.path} is examined before its next use")
         return None if self._withheld else self._delivery
 
     def waiting(self, destination: str, seq: int) -> list[Queued]:
-        """The record with this row number, if it waits for this destination. Raises `OutboxUnwritable`."""
+        """Return the record with this row number in a list; empty if it isn't waiting. Raises `OutboxUnwritable`."""
         with self._delivery_lock, self._guard:
             if (db := self._readable_file()) is None:
                 return []
@@ -214,8 +214,11 @@ class Outbox(Database):
             return self._readable(destination, waiting_rows(db, destination, this, 1, None))
 
     def another(self, destination: str, suspects: Collection[int], *, youngest: bool) -> list[Queued]:
-        """One record that waits for this destination and is none of the `suspects`, which are row numbers: the first of
-        the oldest, or the youngest, subject without a suspect; else the oldest. Raises `OutboxUnwritable`."""
+        """Return one record that is not among the `suspects`, which are row numbers; empty if none waits.
+
+        It is the first of the oldest, or the youngest, subject without a suspect. If each subject has one, it is the
+        oldest record. Raises `OutboxUnwritable`.
+        """
         with self._delivery_lock, self._guard:
             if (db := self._readable_file()) is None:
                 return []
@@ -224,7 +227,7 @@ class Outbox(Database):
             return self.waiting(destination, seq) if seq is not None else []
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
-        """The rows as records. One that can't be read is lost: it leaves the queue."""
+        """Return the rows as records. An unreadable one is counted as lost and leaves the queue."""
         readable: list[Queued] = []
         for seq, body in rows:
             try:
@@ -235,16 +238,18 @@ class Outbox(Database):
         return readable
 
     def needs_polling(self, destination: str) -> bool:
-        """Whether something may change for this destination without a commit: the file is not open, is in doubt or may
-        be another VM's, the disk has not taken all that was settled, or another process may let parked records wait
-        again."""
+        """Return whether records for this destination may become available without a commit.
+
+        That is so if the file isn't open, is in doubt, or may belong to another VM, if settled records aren't on disk
+        yet, or if another process may requeue parked records.
+        """
         with self._delivery_lock:
             queue = self._queues[destination]
             may_read = self._delivery is not None and not self._in_doubt and not self._withheld
             return not may_read or bool(queue.settled) or queue.status.parked > 0
 
     def delivered(self, destination: str, seqs: Sequence[int]) -> None:
-        """The destination has acknowledged these. Raises `OutboxUnwritable`; they are not sent again all the same."""
+        """Settle acknowledged records. Raises `OutboxUnwritable`; this process doesn't send them again even then."""
         with self._delivery_lock, self._guard:
             queue = self._queues[destination]
             queue.change(error="", last_success=self._now())
@@ -252,9 +257,9 @@ class Outbox(Database):
             self._settle(destination)
 
     def park(self, destination: str, seq: int, reason: str) -> None:
-        """This destination refuses this record: it becomes a dead letter.
+        """Park a record that this destination rejected for `reason`.
 
-        Raises `OutboxUnwritable`; it is not sent again all the same.
+        Raises `OutboxUnwritable`; this process doesn't send it again even then.
         """
         with self._delivery_lock, self._guard:
             self._queues[destination].settled[seq] = reason
@@ -266,7 +271,7 @@ class Outbox(Database):
             settle(db, queue, self._pruned)
 
     def failed(self, destination: str, error: str) -> None:
-        """Keeps why the last attempt failed, for the page. Raises `OutboxUnwritable`."""
+        """Save the error of the last attempt, for the page. Raises `OutboxUnwritable`."""
         with self._delivery_lock, self._guard:
             queue = self._queues[destination]
             queue.change(error=error)

@@ -88,7 +88,7 @@ def test_renew_begins_anew(tmp_path: Path) -> None:
 def test_one_agent_for_each_file(tmp_path: Path) -> None:
     """A second opener is told so, in this process or another; after the first has closed it may."""
     first = opened(tmp_path / "o.db")
-    with pytest.raises(OutboxBusy, match="another agent works on"):
+    with pytest.raises(OutboxBusy, match="another agent uses this outbox"):
         opened(tmp_path / "o.db")
     first.close()
     opened(tmp_path / "o.db").close()
@@ -138,7 +138,7 @@ def test_starts_without_a_file(tmp_path: Path) -> None:
     """An outbox that can't be made refuses commits, answers everything else, and works once it can be made."""
     (tmp_path / "parent").write_text("a file where a folder should be")
     outbox = opened(tmp_path / "parent" / "o.db")
-    assert "can't be used yet" in outbox.notes[0]
+    assert "cannot be opened yet" in outbox.notes[0]
     with pytest.raises(OutboxUnwritable):
         outbox.load()
     with pytest.raises(OutboxUnwritable):

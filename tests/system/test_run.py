@@ -197,7 +197,7 @@ def test_a_second_agent_does_not_start(tmp_path: Path) -> None:
         assert first.address
         with Run(service.url, tmp_path) as second:
             assert second.ended() == 1
-        assert "another agent works on" in second.lines[-1]
+        assert "another agent uses this outbox" in second.lines[-1]
         assert first.get("/-/healthy").status_code == 200
         assert first.stop() == 0
 
@@ -210,7 +210,7 @@ def test_a_second_agent_does_not_start_through_a_link(tmp_path: Path) -> None:
         (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
         with Run(service.url, tmp_path, f"--outbox.path={tmp_path / 'link.db'}") as second:
             assert second.ended() == 1
-        assert "another agent works on" in second.lines[-1]
+        assert "another agent uses this outbox" in second.lines[-1]
 
 
 def test_a_taken_port(tmp_path: Path) -> None:

@@ -75,11 +75,11 @@ def test_only_one_of_two_agents_approves(tmp_path: Path, remove: Callable[[Path]
                 assert len(service.posts) == EVENTS, [run.lines for run in (first, second)]
                 if both:
                     first.wait_for(lambda: first.metric("outbox_writable") == 0)
-                    assert any("another agent works on" in line for line in first.said("outbox.unwritable"))
+                    assert any("another agent uses this outbox" in line for line in first.said("outbox.unwritable"))
                     assert second.metric("outbox_writable") == 1
                     assert second.stop() == 0
                 else:
-                    assert any("another agent works on" in line for line in second.lines)
+                    assert any("another agent uses this outbox" in line for line in second.lines)
             announced(service, 7, 40)
             polls_on(first, service)
             if both:
