@@ -1,22 +1,21 @@
-"""Files as this process trusts and keeps them: whose they are, how they are read, and who else may read them.
+"""Ownership, reading, and privacy of files.
 
-**Whose a file is.** Its owner may change it at any time, so this process trusts only its own user's files and root's.
-That is for files that decide what the agent does, that hold its secrets, or that it goes on writing: settings, the
-web-config file, certificates and keys, the outbox, a recording. Files in a mounted ConfigMap or Secret are root's, and
-systemd's credentials are root's or the service's own. On Windows, where `windows.access` judges owners, all pass here.
+**Ownership.** A file's owner can change it at any time, so this process trusts only files of its own user and of root.
+This applies to files that control the agent, contain its secrets, or are written by it: settings, the web-config file,
+certificates and keys, the outbox, a recording. Files in a mounted ConfigMap or Secret belong to root, systemd's
+credentials to root or the service's user. On Windows `windows.access` checks owners; here every file passes.
 
-**Small files that people write** are read whole, never more than they may hold, in each encoding that an editor gives:
+**Small edited files** are read completely up to a limit, in the encodings that editors write:
 
     decoded(read_capped(path, limit))        the text
-    not_ascii(read_capped(path, limit))      for a file that a library reads, and takes for nothing but ASCII
+    not_ascii(read_capped(path, limit))      for a file that a library reads as ASCII only
 
-PowerShell 5 writes UTF-16 with a byte order mark where output is redirected (`>`, `Out-File`), and UTF-8 with one where
-`-Encoding UTF8` is given [about_Character_Encoding]. Both are read. What arrives over the network is none of this.
+PowerShell 5 writes UTF-16 with a byte order mark for redirected output (`>`, `Out-File`), and UTF-8 with a mark for
+`-Encoding UTF8` [about_Character_Encoding]. Both are accepted in files, but not in data from the network.
 
-**Private files** are for their owner alone: made with that mode whatever the umask is, and narrowed where they had a
-wider one. On Windows modes mean nothing; there the access list says the same: the system, its administrators, and the
-user that this process runs as. `RotatingFile` is one of lines that is rotated by size: the log of a service, and the
-recording.
+**Private files** are readable only by their owner: created with that mode regardless of the umask, and narrowed if they
+had a wider one. On Windows an access list has that role: the system, its administrators, and the process's user.
+`RotatingFile` is a file of lines that is rotated by size: a service's log, and the recording.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from exporter.windows import access
 
 ROOT: Final = 0
 RETRY_SHARE: Final = 10
-"""A file that can't be renamed may grow by this part of its size, then it is tried again."""
+"""A file that can't be renamed grows by its maximum size divided by this, before the next attempt."""
 MOST_TIMES: Final = 10
-"""A file that can't be renamed grows to this many times its size. From there on lines are refused."""
+"""A file that can't be renamed grows to this many times its maximum size. Further lines are rejected."""
 
-# To be read as well: the last byte tells whether the last line is whole.
+# Readable too: the last byte shows whether the last line is complete.
 _FLAGS: Final = (os.O_RDWR | os.O_APPEND) + sum(
     getattr(os, name, 0)
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # those of this system
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # those that this system has
 )
 MODE: Final = 0o600
 """Read and write for the owner, nothing for others."""
@@ -52,47 +51,48 @@ _HOW_TO_SAVE: Final = "save it as UTF-8, in PowerShell with `Set-Content -Encodi
 
 
 def fault_of(status: os.stat_result) -> str:
-    """What is wrong with the owner of a file, and what to do, for the end of a sentence about it; "" for nothing."""
+    """Return the end of an error message about a file's untrusted owner, with the remedy; "" if it is trusted."""
     if sys.platform == "win32" or status.st_uid in (ROOT, os.geteuid()):
         return ""
-    # By numbers: to ask for names may take a directory service that does not answer.
+    # Numbers, because the lookup of names can block on a directory service.
     return (
-        f"it belongs to user {status.st_uid}, who may change it at any time; give it to root or to user "
-        f"{os.geteuid()}, as which this process runs (chown)"
+        f"it belongs to user {status.st_uid}, who can change it at any time; change its owner to root or to user "
+        f"{os.geteuid()}, which runs this process (chown)"
     )
 
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:
-    """Raise PermissionError if there is a file at the path that belongs to another user, also by a link to it."""
+    """Raise PermissionError if a file at the path, or a link there or its target, belongs to another user."""
     try:
         statuses = [os.lstat(path), os.stat(path)]
     except (OSError, ValueError):
-        return  # whoever opens it says why that can't be done
+        return  # opening it raises the same error
     for status in statuses:
         if not stat.S_ISDIR(status.st_mode) and (fault := fault_of(status)):
             raise PermissionError(errno.EPERM, fault, os.fspath(path))
 
 
 class TooLarge(Exception):
-    """The file holds more than it may."""
+    """A file that exceeds its limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} bytes")
 
 
 class WrongEncoding(Exception):
-    """The file's text can't be read. The message says what was expected and found, and shows nothing of the text."""
+    """A file with unreadable text. The message names what was expected and found, and quotes nothing of the text."""
 
 
 def read_trusted(path: str | os.PathLike[str], limit: int) -> bytes:
-    """As `read_capped`, for settings and secrets: also raises PermissionError if the file is another user's."""
+    """Read settings or secrets as `read_capped`; also raise PermissionError if the file belongs to another user."""
     return read_capped(path, limit, trusted=True)
 
 
 def read_capped(path: str | os.PathLike[str], limit: int, *, trusted: bool = False) -> bytes:
-    """The content of a file of at most `limit` bytes. Raises `TooLarge`, OSError, or ValueError for an unusable path.
+    """Return the content of a file of at most `limit` bytes.
 
-    One byte more than allowed is read and no further: what `path` names may be a device without an end.
+    Reads at most one byte more, because `path` may name an endless device. Raises `TooLarge`, OSError, or ValueError
+    for an unusable path. With `trusted` also PermissionError if the file belongs to another user.
     """
     try:
         with open(path, "rb") as file:
@@ -100,7 +100,7 @@ def read_capped(path: str | os.PathLike[str], limit: int, *, trusted: bool = Fal
                 raise PermissionError(errno.EPERM, fault)
             content = file.read(limit + 1)
     except PermissionError:
-        if os.path.isdir(path):  # Windows says no more of a folder than that it may not be opened
+        if os.path.isdir(path):  # Windows reports a directory as PermissionError
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)) from None
         raise
     if len(content) > limit:
@@ -109,24 +109,24 @@ def read_capped(path: str | os.PathLike[str], limit: int, *, trusted: bool = Fal
 
 
 def decoded(content: bytes) -> str:
-    """The text of a file, without a byte order mark. Raises `WrongEncoding`.
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark; without the mark.
 
-    It is UTF-8, or UTF-16 with a mark.
+    Raises `WrongEncoding`.
     """
     try:
         text = in_utf8(content).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise WrongEncoding(f"expected UTF-8, found another byte at offset {error.start}; {_HOW_TO_SAVE}") from None
+        raise WrongEncoding(f"expected UTF-8, found an invalid byte at offset {error.start}; {_HOW_TO_SAVE}") from None
     if "\0" in text:
         raise WrongEncoding(f"expected text, found a NUL character; {_HOW_TO_SAVE}")
     return text
 
 
 def in_utf8(content: bytes, errors: str = "strict") -> bytes:
-    """The same text in UTF-8 without a byte order mark; what has no mark is returned as it is.
+    """Return the text in UTF-8 without a byte order mark; content without a mark is returned unchanged.
 
-    `errors` is what becomes of damaged UTF-16, as for `bytes.decode`. Raises `WrongEncoding` for it, and for UTF-16
-    without a mark, where every second byte of ASCII text is NUL.
+    `errors` controls the handling of damaged UTF-16, as for `bytes.decode`. Raises `WrongEncoding` for damaged UTF-16,
+    and for UTF-16 without a mark, where every second byte of ASCII text is NUL.
     """
     if content.startswith(codecs.BOM_UTF8):
         return content.removeprefix(codecs.BOM_UTF8)
@@ -135,7 +135,7 @@ def in_utf8(content: bytes, errors: str = "strict") -> bytes:
             return content.decode("utf-16", errors).encode("utf-8", "replace")
         except UnicodeDecodeError as error:
             raise WrongEncoding(
-                f"expected UTF-8, found UTF-16 that is damaged at offset {error.start}; {_HOW_TO_SAVE}"
+                f"expected UTF-8, found damaged UTF-16 at offset {error.start}; {_HOW_TO_SAVE}"
             ) from None
     if _is_utf16_without_mark(content):
         raise WrongEncoding(f"expected UTF-8, found UTF-16 without a byte order mark; {_HOW_TO_SAVE}")
@@ -143,12 +143,12 @@ def in_utf8(content: bytes, errors: str = "strict") -> bytes:
 
 
 def _is_utf16_without_mark(content: bytes) -> bool:
-    """Whether one of the first two bytes is NUL. Both are in the hole that a power failure leaves in a file."""
+    """Return whether exactly one of the first two bytes is NUL; both are after a power failure left zeros."""
     return content[:2].count(0) == 1
 
 
 def not_ascii(content: bytes) -> str:
-    """Why a library that reads ASCII alone finds nothing in this file: an end for a sentence, "" where it would."""
+    """Return the end of an error message if the file isn't readable as ASCII; "" if it is."""
     if content.startswith(codecs.BOM_UTF8):
         found = "a byte order mark"
     elif content.startswith(_UTF16_MARKS) or _is_utf16_without_mark(content):
@@ -159,9 +159,10 @@ def not_ascii(content: bytes) -> str:
 
 
 def make_private(path: Path) -> str:
-    """Make the file, empty, or narrow the one that is there. Raises OSError if it can't be made, or is another user's.
+    """Create an empty private file, or narrow an existing one.
 
-    Returns a sentence when others may still read it, else "".
+    Return a warning if others can still read it, else "". Raises OSError if it can't be created or belongs to another
+    user.
     """
     refuse_foreign(path)
     with contextlib.suppress(FileExistsError):
@@ -175,9 +176,9 @@ def make_private(path: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it that are missing. Raises OSError.
+    """Create the directory and its missing parents. Raises OSError.
 
-    On Windows for this user alone, since what SQLite makes beside a database has the access list of the folder.
+    On Windows they are private, because SQLite's files next to a database inherit the directory's access list.
     """
     if sys.platform == "win32":
         for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
@@ -191,17 +192,17 @@ def make_folder(path: Path) -> None:
 
 
 def own(descriptor: int) -> None:
-    """Give a file that was just made exactly `MODE`: the umask may have taken rights from its owner too."""
+    """Set the mode of a new file to exactly `MODE`: the umask may have removed rights of its owner too."""
     if hasattr(os, "fchmod"):
         with contextlib.suppress(OSError):  # a file system without modes
             os.fchmod(descriptor, MODE)
 
 
 def narrow(path: Path) -> str:
-    """Take from an existing file what others may do with it. Returns a sentence when that can't be done, else "".
+    """Remove the access of others to an existing file. Return a warning if that fails, else "".
 
-    By its name and never by opening it: to close a descriptor of a database would end the locks that SQLite holds on it
-    in this process. A link, what is no file, and another user's file is left alone.
+    Uses the name and never opens the file: closing a descriptor of a database would release the locks that SQLite holds
+    on it in this process. Links, special files, and files of another user stay unchanged.
     """
     try:
         status = os.lstat(path)
@@ -218,42 +219,41 @@ def narrow(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"{path} can't be made private to this user ({error.strerror}): others may read what is in it"
+        return f"{path}: cannot be made private to this user ({error.strerror}); others might be able to read it"
     return ""
 
 
 def open_folder(path: Path) -> str:
-    """A sentence when others may read or replace what is made in this folder, else "".
+    """Return a warning if others can read or replace new files in this directory, else "".
 
-    On Windows SQLite's journal has the access list of the folder from its first moment.
+    On Windows SQLite's journal inherits the directory's access list.
     """
     if sys.platform == "win32":
         try:
             if readers := access.others_with_access(path):
                 return (
-                    f"what is made in {path} can be read by {', '.join(readers)}: take another folder, or close this "
-                    f"one with {access.closing_commands(path, access.FULL, folder=True)}"
+                    f"{path}: new files in it are readable by {', '.join(readers)}; use another directory, or restrict "
+                    f"this one with {access.closing_commands(path, access.FULL, folder=True)}"
                 )
-            if exposure := access.exposure(str(path / "_")):  # everybody may make a folder in ProgramData
-                return f"{exposure}, so that others may come to read what is made in {path}: take another folder"
+            if exposure := access.exposure(str(path / "_")):  # every user can create a directory in ProgramData
+                return f"{exposure}, so others could gain access to new files in {path}; use another directory"
         except OSError as error:
-            return f"the access list of {path} cannot be read ({error.strerror}): others may read what is made in it"
+            return f"{path}: the access list cannot be read ({error.strerror}); others might be able to read new files"
         return ""
     try:
         fault = fault_of(path.stat())
     except OSError:
-        return ""  # whoever makes a file in it says why that can't be done
+        return ""  # creating a file in it raises the same error
     return f"{path}: {fault}" if fault else ""
 
 
 class RotatingFile:
-    """Appends whole lines to `path`, which becomes `path`.1 when it is full, and that `path`.2. The files are for their
-    owner alone. A folder that is missing is made.
+    """A private file of complete lines that is rotated by size: `path` becomes `path`.1, and that `path`.2.
 
-    On Windows the file is opened as Python does, with FILE_SHARE_READ and FILE_SHARE_WRITE: others may read and copy it
-    while it is written. Neither has FILE_SHARE_DELETE, so nobody can rename it while a reader has it open
-    ([CreateFileW]): then lines are appended to the same file, which grows beyond `max_bytes`, up to `MOST_TIMES` of
-    it, and the rename is tried again later. For one thread at a time.
+    Creates a missing directory. On Windows Python opens the file with FILE_SHARE_READ and FILE_SHARE_WRITE: others can
+    read and copy it during writes. Without FILE_SHARE_DELETE it can't be renamed while a reader has it open
+    [CreateFileW]: then it grows beyond `max_bytes`, up to `MOST_TIMES` of it, and the rename is retried later. For one
+    thread at a time.
     """
 
     def __init__(
@@ -264,8 +264,10 @@ class RotatingFile:
         *,
         rename: Callable[[Path, Path], None] = os.replace,
     ) -> None:
-        """At most `files` files of about `max_bytes` each. `rename` replaces a file that has the new name, and raises
-        OSError."""
+        """Keep at most `files` files of about `max_bytes` each.
+
+        `rename` replaces an existing file with the new name, and raises OSError.
+        """
         self.path = path
         self._max = max_bytes
         self._count = files
@@ -274,14 +276,14 @@ class RotatingFile:
         self._size = 0
         self._full_at = max_bytes
         self._is_new = False
-        """Nothing was written since the file was opened, other than to try again to rename it."""
+        """Whether nothing was written since the file was opened, except for a failed rename."""
 
     def write_line(self, line: bytes, opening: Callable[[], bytes] = bytes) -> None:
-        """Append the line, or nothing of it. After the file was opened, also after an error, `opening` comes before it,
-        unless no file has room for both.
+        """Append the whole line, or nothing.
 
-        Raises OSError: no room, `path` is not a regular file, or a reader keeps it from being rotated.
-        The next line opens the file again.
+        `opening` returns the bytes before the first line after the file was opened, also after an error; they are left
+        out if both don't fit into one file. Raises OSError if the disk is full, `path` is not a regular file, or a
+        reader prevents the rotation; the next line reopens the file.
         """
         descriptor = self._open()
         text = self._opened_by(opening, line)
@@ -294,7 +296,7 @@ class RotatingFile:
                 written += os.write(descriptor, text[written:])
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, self._size)  # a disk that became full took a part of it
+                os.ftruncate(descriptor, self._size)  # remove the part written before the disk was full
             self.close()
             raise
         self._size += len(text)
@@ -305,31 +307,31 @@ class RotatingFile:
         return text if len(text) <= self._max else line
 
     def close(self) -> None:
-        """Close the file; the next line opens it again."""
+        """Close the file; the next line reopens it."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
 
     def _open(self) -> int:
-        """The file at `path`, made private where it is new, opened again where it was moved or removed meanwhile."""
+        """Return the descriptor of the file at `path`; create it privately, or reopen it if it was moved or removed."""
         if self._descriptor is not None and _is_at(self._descriptor, self.path):
             return self._descriptor
         self.close()
         make_folder(self.path.parent)
-        # Not on Windows where the file system keeps no access lists: `check` says so.
+        # Windows file systems without access lists are accepted: `check` warns about them.
         if (exposed := make_private(self.path)) and sys.platform != "win32":
             raise OSError(exposed)
-        if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
-            raise OSError(f"{self.path} is a link, which is not followed")
+        if self.path.is_symlink():  # for systems without O_NOFOLLOW, and for the message
+            raise OSError(f"{self.path}: is a link; replace it with a regular file")
         descriptor = os.open(self.path, _FLAGS)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise OSError(f"{self.path} is not a regular file")
+                raise OSError(f"{self.path}: not a regular file; set another path")
             if fault := fault_of(status):
                 raise OSError(f"{self.path}: {fault}")
             self._size = status.st_size
-            if self._size and not _ends_a_line(descriptor):  # the process or the machine died while it wrote
+            if self._size and not _ends_a_line(descriptor):  # the process or the machine stopped during a write
                 self._size += os.write(descriptor, b"\n")
         except OSError:
             os.close(descriptor)
@@ -338,12 +340,14 @@ class RotatingFile:
         return descriptor
 
     def _rotate(self, needed: int) -> int:
-        """A new file at `path`, or the full one if it can't be renamed now. Raises OSError, also where that has no room
-        for as many bytes as are needed."""
+        """Return the descriptor of a new file at `path`, or of the full one if it can't be renamed now.
+
+        Raises OSError, also if the full file can't grow by the `needed` bytes.
+        """
         was_new = self._is_new
-        self.close()  # Windows renames no file that is open
+        self.close()  # Windows renames no open file
         numbers = range(1, self._count)
-        # A name that an earlier try left free is filled: no second one moves the files behind it out at the end.
+        # Fill a name that a failed attempt left free, so that repeated attempts don't drop the oldest files.
         last = next((number for number in numbers if not self._numbered(number).exists()), self._count - 1)
         try:
             for number in range(last, 0, -1):
@@ -352,7 +356,7 @@ class RotatingFile:
             if self._count == 1:
                 os.unlink(self.path)
             self._full_at = self._max
-        except OSError:  # somebody reads one of them
+        except OSError:  # a reader has one of them open
             if self._size + needed > MOST_TIMES * self._max:
                 raise
             self._full_at = self._size + self._max // RETRY_SHARE

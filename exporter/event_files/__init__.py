@@ -1,6 +1,6 @@
-"""Event files: what local software may know of this VM's events, in a folder, so that it needs no requests of its own.
+"""Event files: a directory with a JSON file for each event of this VM, for local software.
 
-Imports `core` for what there is to say; the agent hands over each status that it publishes.
-Begin in `writer`, the thread that takes the last status and brings the folder to it; `content` is what stands in the
-files and what they are called, `folder` replaces, removes and finds them.
+Imports `core` for the events; the agent passes each status that it publishes. Begin in `writer`, the thread that
+reconciles the directory with the last status. `content` defines the files' names and content; `folder` replaces,
+removes, and finds them.
 """

@@ -1,6 +1,6 @@
-"""What the files are called and what stands in them. Pure: the caller gives the time.
+"""Names and content of the event files. Pure: the caller passes the time.
 
-Described for readers by `exporter/schema/event_file.v1.json` and `exporter/schema/event_files_status.v1.json`.
+The schemas for readers are `exporter/schema/event_file.v1.json` and `exporter/schema/event_files_status.v1.json`.
 """
 
 from __future__ import annotations
@@ -23,39 +23,42 @@ STATUS_TYPE: Final = "azure_scheduled_events.event_files_status.v1"
 STATUS_NAME: Final = "status.json"
 SUFFIX: Final = ".json"
 MAX_FILES: Final = 50
-"""How many events of this VM, the most urgent ones, have a file."""
+"""Maximum number of event files, for the most urgent events of this VM."""
 MAX_BYTES: Final = 256 << 10
-"""Of one file; in an event's file that would be larger, `event` is null."""
+"""Maximum size of one file; in an event file that would be larger, `event` is null."""
 MAX_TEXT: Final = 1000
-"""Characters of one text from outside. An event's file without `event`, and `status.json`, are smaller than `MAX_BYTES`
-then, also if each character is escaped."""
+"""Maximum characters of one external text.
+
+It keeps an event file without `event`, and `status.json`, below `MAX_BYTES`, even if every character is escaped.
+"""
 
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 _NOT_A_NAME: Final = re.compile(r"(?i)status|con|prn|aux|nul|(com|lpt)[0-9]")
-"""Ours for another file, and what means a device on Windows, also with `.json` [Naming files, paths, namespaces]."""
+"""Names reserved for `status.json` and for Windows devices, also with `.json` [Naming files, paths, namespaces]."""
 _SURE_NAME: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9a-f]{64}")
-"""A GUID, as Azure's ids are, or a digest: nobody else's files are called so."""
+"""A GUID, as Azure's ids are, or a digest: names that other programs don't use."""
 _OPENING: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"azure_scheduled_events\.(\w+)\.v[0-9]+"')
-"""How each of our files begins, also one that was torn off."""
+"""First bytes of each file of this program, including truncated ones."""
 
 
 def file_name(event_id: str) -> str:
-    """The name of a new event's file: its id as received, or the SHA-256 of an id that is no safe name."""
+    """Return the name of a new event file: the id as received, or the SHA-256 of an id that is unsafe as a name."""
     if _PLAIN_ID.fullmatch(event_id) and not _NOT_A_NAME.fullmatch(event_id):
         return event_id + SUFFIX
     return hashlib.sha256(event_id.encode("utf-8", "replace")).hexdigest() + SUFFIX
 
 
 def may_be_ours(name: str) -> bool:
-    """Whether an event's file could be called so."""
+    """Return whether an event file could have this name."""
     stem = name.removesuffix(SUFFIX)
     return stem != name and bool(_PLAIN_ID.fullmatch(stem)) and not _NOT_A_NAME.fullmatch(stem)
 
 
 def is_event_file(name: str, content: bytes) -> bool:
-    """Whether a file of this name and content was written by this program, of whatever version.
+    """Return whether any version of this program wrote a file with this name and content.
 
-    So is one that begins as ours do and was torn off, and one under a sure name that a power failure left blank.
+    That includes a truncated file that begins like an event file, and a file that a power failure left blank, if its
+    name is a GUID or a digest.
     """
     if not content.strip(b"\0"):
         return bool(_SURE_NAME.fullmatch(name.removesuffix(SUFFIX)))
@@ -63,7 +66,7 @@ def is_event_file(name: str, content: bytes) -> bool:
 
 
 def is_status_file(content: bytes) -> bool:
-    """Whether what is called `status.json` may be replaced: it is ours, or blank."""
+    """Return whether a `status.json` with this content may be replaced: this program wrote it, or it is blank."""
     return not content.strip(b"\0") or _type_of(content) == b"event_files_status"
 
 
@@ -73,7 +76,7 @@ def _type_of(content: bytes) -> bytes:
 
 
 def named_files(status: Status) -> dict[str, EventNow]:
-    """The events that have a file, by the name of a new one, the most urgent first."""
+    """Return the events that have a file, most urgent first, by the name that a new file gets."""
     most_urgent = sorted(status.named_events, key=urgency_key)[:MAX_FILES]
     return {file_name(now.tracked.event.event_id): now for now in most_urgent}
 
@@ -81,7 +84,7 @@ def named_files(status: Status) -> dict[str, EventNow]:
 def event_fields(
     now: EventNow, decision: Decision | None, *, vm: Vm, mode: Mode, rules: Iterable[Rule]
 ) -> dict[str, Any]:
-    """The members of an event's file, but for `type` and `written_at`."""
+    """Return the members of an event file, except `type` and `written_at`."""
     tracked, event = now.tracked, now.tracked.event
     rule = match(rules, event)[0]
     return {
@@ -102,7 +105,7 @@ def event_fields(
 
 
 def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
-    """The content of an event's file, at most `MAX_BYTES`: Azure's object is left out where it has no room."""
+    """Return the content of an event file, at most `MAX_BYTES`: Azure's object is omitted if it doesn't fit."""
     head = {"type": EVENT_TYPE, "written_at": timestamp(now)}
     size = len(json.dumps(fields["event"], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
     if size <= MAX_BYTES:
@@ -113,7 +116,7 @@ def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
 
 
 def status_fields(status: Status, files: Sequence[str], *, version: str, running: bool) -> dict[str, Any]:
-    """The members of `status.json`, but for `type` and `written_at`. `files` are the names of the events' files."""
+    """Return the members of `status.json`, except `type` and `written_at`. `files` are the names of the event files."""
     source = status.state.process.source
     return {
         "vm": _cut(vm_data(status.vm)),
@@ -129,12 +132,12 @@ def status_fields(status: Status, files: Sequence[str], *, version: str, running
 
 
 def status_file(fields: Mapping[str, Any], now: datetime) -> bytes:
-    """The content of `status.json`."""
+    """Return the content of `status.json`."""
     return _encoded({"type": STATUS_TYPE, "written_at": timestamp(now), **fields})
 
 
 def _cut(value: Any) -> Any:
-    """The same with each text in it cut to `MAX_TEXT`."""
+    """Return the value with each text in it cut to `MAX_TEXT`."""
     if isinstance(value, Mapping):
         return {name: _cut(item) for name, item in value.items()}
     return value[:MAX_TEXT] if isinstance(value, str) else value

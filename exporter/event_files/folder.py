@@ -1,7 +1,7 @@
-"""The folder on disk: files are replaced as a whole, removed, and looked at without being led astray.
+"""Access to the directory on disk: replace, remove, and read files without following links.
 
-Who may write to the folder may put a link, a pipe or a folder in the place of a file. None of them is followed or
-waited for: what is written is a new file that takes the name, and what is read has to be a regular file.
+Any program with write access to the directory can put a link, a pipe, or a directory in the place of a file. This
+module neither follows nor waits for them: it writes a new file that takes the name, and reads only regular files.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from exporter.event_files.content import MAX_BYTES, STATUS_NAME, is_event_file, 
 from exporter.windows.places import is_in_use, is_link
 
 _MODE: Final = 0o644
-"""Of each file, whatever the umask is: the folder decides who may read them."""
+"""Mode of each file, regardless of the umask: the directory's mode controls read access."""
 _TEMPORARY: Final = re.compile(r"\.azse-[0-9A-Za-z]{1,64}\.tmp")
 _SPECIAL: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT")
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _IN_USE_SECONDS: Final = 0.025
-"""How long to wait for a reader on Windows before the file is tried again."""
+"""Wait for a reader on Windows before the next attempt."""
 
 Identity = tuple[int, int]
-"""Device and inode of a folder."""
+"""Device and inode of a directory."""
 Fingerprint = tuple[int, int, int]
-"""Inode, size and time of change of a file, by which it is known again."""
+"""Inode, size, and modification time of a file, which identify its content."""
 
 
 class PathOccupied(OSError):
-    """Something is in the way that this program does not remove. The message is a sentence."""
+    """A file or directory in the way that this program does not remove. The message is a sentence."""
 
 
 class InUse(OSError):
-    """Another program on Windows has the file open. The message is a sentence."""
+    """A file that another program on Windows has open. The message is a sentence."""
 
 
 def digest(content: bytes) -> bytes:
-    """What tells one content from another."""
+    """Return the SHA-256 of the content."""
     return hashlib.sha256(content).digest()
 
 
 class PassDeadline(Struct):
-    """Seconds, of one pass altogether, to wait for files that readers have open on Windows."""
+    """Seconds left in one pass to wait for files that readers have open on Windows."""
 
     left: float
 
     def wait(self, sleep: Callable[[float], object] = time.sleep) -> bool:
-        """Wait a moment. False when there is no time left."""
+        """Wait a moment. Return False if no time is left."""
         if self.left <= 0:
             return False
         self.left -= _IN_USE_SECONDS
@@ -63,19 +63,19 @@ class PassDeadline(Struct):
 
 
 class Folder(Struct, frozen=True):
-    """The folder at `path`. All methods raise OSError."""
+    """The directory at `path`. All methods block on the disk and raise OSError."""
 
     path: str
 
     def identity(self) -> Identity:
-        """Which folder it is: another one after it was made anew, or something was mounted there."""
+        """Return device and inode of the directory, which change if it is recreated or a file system is mounted."""
         status = os.stat(self.path)
         if not stat.S_ISDIR(status.st_mode):
-            raise PathOccupied(f"{self.path} is not a folder")
+            raise PathOccupied(f"{self.path}: not a directory; remove it, or set another event_files.path")
         return status.st_dev, status.st_ino
 
     def fingerprint(self, name: str) -> Fingerprint | None:
-        """What the file is known by; None if there is no regular file of this name."""
+        """Return the fingerprint of a file; None if there is no regular file with this name."""
         try:
             status = os.lstat(self._at(name))
         except FileNotFoundError:
@@ -83,10 +83,10 @@ class Folder(Struct, frozen=True):
         return _fingerprint(status) if stat.S_ISREG(status.st_mode) else None
 
     def replace(self, name: str, content: bytes, patience: PassDeadline, *, durable: bool) -> Fingerprint:
-        """Put a file with this content in the place of whatever has the name, or change nothing.
+        """Write a new file with this content and rename it to the name, or change nothing. Return its fingerprint.
 
-        A `durable` one is on the disk before it gets its name. A folder of that name is left alone: IsADirectoryError,
-        or PermissionError on Windows.
+        A `durable` file is flushed to the disk before the rename. Raises IsADirectoryError for a directory with that
+        name, or PermissionError on Windows.
         """
         temporary = self._at(f".azse-{os.urandom(8).hex()}.tmp")
         descriptor = os.open(temporary, _flags(_NEW), 0o600)
@@ -110,19 +110,19 @@ class Folder(Struct, frozen=True):
         return stamp
 
     def remove(self, name: str, patience: PassDeadline) -> None:
-        """Remove a file, or a link; nothing if there is none, or a folder that somebody put in its place."""
+        """Remove a file or a link, if there is one; keep a directory with that name."""
         path = self._at(name)
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 _patiently(lambda: os.unlink(path), path, patience)
 
     def digest(self, name: str) -> bytes | None:
-        """`digest` of what the file holds; None if that can't be read."""
+        """Return the `digest` of the file's content; None if it can't be read."""
         content = self._read(name)
         return digest(content) if content is not None else None
 
     def leftovers(self) -> tuple[list[str], list[str]]:
-        """Names of the events' files that this program wrote, and of temporary files that it left."""
+        """Return the names of existing event files of this program, sorted, and of its temporary files."""
         events, temporary = [], []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -136,19 +136,19 @@ class Folder(Struct, frozen=True):
         return sorted(events), temporary
 
     def is_foreign(self, name: str) -> bool:
-        """Whether another program is known to have written the file: not of one that can't be read."""
+        """Return whether another program certainly wrote the file: False for one that can't be read."""
         content = self._read(name)
         return content is not None and not is_event_file(name, content)
 
     def check_status(self) -> None:
-        """Raises `PathOccupied` where `status.json` is a file that this program did not write."""
+        """Raise `PathOccupied` if another program wrote `status.json`."""
         content, stamp = self._read(STATUS_NAME), self.fingerprint(STATUS_NAME)
-        larger = stamp is not None and stamp[1] > MAX_BYTES  # than ours ever is
+        larger = stamp is not None and stamp[1] > MAX_BYTES  # than any that this program writes
         if larger or (content is not None and not is_status_file(content)):
-            raise PathOccupied(f"{self._at(STATUS_NAME)} was written by another program: take a folder of its own")
+            raise PathOccupied(f"{self._at(STATUS_NAME)}: written by another program; use a separate directory")
 
     def _read(self, name: str) -> bytes | None:
-        """The content of a regular file of at most `MAX_BYTES`; None for anything else, and what can't be read."""
+        """Return the content of a regular file of at most `MAX_BYTES`; None for anything else or unreadable."""
         path = self._at(name)
         try:
             if sys.platform == "win32" and is_link(path):
@@ -157,7 +157,7 @@ class Folder(Struct, frozen=True):
         except OSError:
             return None
         try:
-            status = os.fstat(descriptor)  # `os.fdopen` would fail for a folder, and leave it open
+            status = os.fstat(descriptor)  # `os.fdopen` would fail for a directory and leak the descriptor
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 return None
             with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -182,8 +182,11 @@ def _fingerprint(status: os.stat_result) -> Fingerprint:
 
 
 def _patiently(act: Callable[[], None], path: str, patience: PassDeadline) -> None:
-    """On Windows a file can't be replaced or removed while somebody reads it, who is done in a moment. Raises `InUse`
-    if it takes longer: there the error is the same as where the right to do it is missing."""
+    """Run `act`; on Windows retry while a reader has the file open.
+
+    Windows doesn't replace or remove an open file. Raises `InUse` once the deadline has passed: Windows reports the
+    same error for missing permissions.
+    """
     while True:
         try:
             return act()
@@ -191,6 +194,6 @@ def _patiently(act: Callable[[], None], path: str, patience: PassDeadline) -> No
             if sys.platform == "win32" and patience.wait():
                 continue
             if is_in_use(path):
-                sentence = f"{path} is in use by another program, and tried again: readers should close it at once"
+                sentence = f"{path}: in use by another program; retrying. Readers must close the file after reading"
                 raise InUse(sentence) from error
             raise

@@ -1,7 +1,7 @@
-"""Keeps the folder as the last published status has it, on a thread of its own.
+"""The thread that reconciles the event-file directory with the last published status.
 
-The agent hands over each status and never waits: a disk that is full, a folder that is missing and one that does not
-answer are told, tried again, and delay nothing. Only the last status counts.
+The agent passes each status and never waits. A full disk, a missing directory, or one that doesn't respond is logged
+and retried, and delays nothing else. Only the last status counts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from exporter.event_files.folder import Fingerprint, Folder, Identity, InUse, Pa
 from exporter.log.protocol import Logger
 
 STUCK_SECONDS: Final = 5.0
-"""To bring the folder to a status takes milliseconds. What takes this long is told."""
+"""A pass takes milliseconds. A pass that takes longer than this is reported as stuck."""
 STOP_SECONDS: Final = 1.0
-"""How long the end of the agent waits for the folder."""
+"""Time that the stopping agent waits for the directory."""
 
 
 class EventFiles:
-    """The files of one folder. `publish`, `state` and `stop` never wait for the disk, `stop` for a second at most."""
+    """The event files of one directory. Only `stop` waits for the disk, by default at most `STOP_SECONDS`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EventFiles:
         self._folder = folder
         self._log = log
         self._monotonic = monotonic
-        self._keeper = Reconciler(folder, rules, version=version, log=log, now=now, monotonic=monotonic)
+        self._reconciler = Reconciler(folder, rules, version=version, log=log, now=now, monotonic=monotonic)
         self._latest: Status | None = None
         self._seen: object = None
         self._began: float | None = None
@@ -67,14 +67,14 @@ class EventFiles:
 
     @property
     def state(self) -> EventFilesStatus:
-        """The folder, and why its files are not as they should be."""
+        """The directory, and the error that keeps its files from being current, "" if none."""
         stuck = self._stuck_for()
         if stuck is not None:
-            return EventFilesStatus(self._folder.path, f"{self._folder.path} has not answered for {stuck:.0f} s")
-        return EventFilesStatus(self._folder.path, self._keeper.error)
+            return EventFilesStatus(self._folder.path, f"{self._folder.path}: no response for {stuck:.0f} s")
+        return EventFilesStatus(self._folder.path, self._reconciler.error)
 
     def publish(self, status: Status) -> None:
-        """Take the last status. From one thread."""
+        """Set the status to write. Call it from one thread only."""
         self._latest = status
         state, source = status.state, status.state.process.source
         seen = (source.up, source.failure, source.success is None, status.vm, status.mode)
@@ -92,7 +92,7 @@ class EventFiles:
         return lasted if lasted > STUCK_SECONDS else None
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Write what is left, and that the agent does not run any more, for at most so many seconds."""
+        """Write the last status with `running` false, and end the thread. Wait at most this many seconds."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -106,7 +106,7 @@ class EventFiles:
             stopping, status = self._stopping, self._latest
             if status is not None:
                 self._began = self._monotonic()
-                wait = self._keeper.reconcile(status, running=not stopping)
+                wait = self._reconciler.reconcile(status, running=not stopping)
                 self._began = None
                 self._log.recovered("event_files.stuck", "event_files.recovered", path=self._folder.path)
             if stopping:
@@ -114,10 +114,10 @@ class EventFiles:
 
 
 HEARTBEAT_SECONDS: Final = 4.0
-"""So often `status.json` is written when nothing changes; readers are promised 5 s."""
+"""Interval of writes of `status.json` without changes; the documented maximum is 5 s."""
 RETRY_SECONDS: Final = 1.0
 IN_USE_SECONDS: Final = 0.5
-"""Of one pass, to wait for files that readers have open on Windows."""
+"""Wait in one pass for files that readers have open on Windows."""
 
 _REASONS: Final = {
     errno.ENOENT: "missing",
@@ -129,11 +129,11 @@ _REASONS: Final = {
     errno.EFBIG: "full",
 }
 _READ_AT: Final[Mapping[str, Any]] = {"last_read_at": None}
-"""What alone is no reason to write `status.json`: it changes with each poll."""
+"""Members that change with each poll; a change of only these doesn't cause a write of `status.json`."""
 
 
 class _Written(Struct, frozen=True):
-    """What this process wrote under a name: the members, without the time, and what the file is known by."""
+    """A file that this process wrote: its members without the time, its digest, and its fingerprint."""
 
     fields: Mapping[str, Any]
     digest: bytes
@@ -141,8 +141,11 @@ class _Written(Struct, frozen=True):
 
 
 class Reconciler:
-    """Brings one folder to a status, as far as it lets itself be brought; it waits for the disk. Each file is tried for
-    itself, so that one that can't be written hinders no other. `reconcile` is for one thread, `error` for any."""
+    """Reconciles one directory with a status: removes files of ended events, writes changed ones.
+
+    Files are handled separately, so one failure doesn't block the others. `reconcile` blocks on the disk and is for one
+    thread; `error` is for any thread.
+    """
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class Reconciler:
         monotonic: Callable[[], float],
     ) -> None:
         self.error = ""
-        """Why the folder is not as it should be, a sentence."""
+        """Why the directory isn't current, as a sentence; empty if it is."""
         self._folder = folder
         self._rules = rules
         self._version = version
@@ -165,7 +168,7 @@ class Reconciler:
         self._identity: Identity | None = None
         self._written: dict[str, _Written] = {}
         self._leftovers: dict[str, None] = {}
-        """Names of events' files that an earlier process wrote."""
+        """Names of event files that an earlier process wrote."""
         self._temporary: list[str] = []
         self._status: _Written | None = None
         self._status_at = 0.0
@@ -173,7 +176,7 @@ class Reconciler:
         self._failures: list[OSError] = []
 
     def reconcile(self, status: Status, *, running: bool) -> float:
-        """Write and remove what is needed. Returns the seconds until the next pass, if nothing changes before."""
+        """Write and remove files as needed. Return the seconds until the next pass, if no change comes before."""
         self._patience, self._failures = PassDeadline(IN_USE_SECONDS), []
         if self._tried(self._enter):
             changed = status.knows_its_events and self._settle(status)
@@ -184,7 +187,7 @@ class Reconciler:
         return max(0.0, self._status_at + HEARTBEAT_SECONDS - self._monotonic())
 
     def _tried(self, act: Callable[..., bool], *args: Any) -> bool:
-        """What `act` returns; False when it failed, which hinders no other file."""
+        """Return the result of `act`; if it fails, keep the error and return False."""
         try:
             return act(*args)
         except OSError as error:
@@ -192,7 +195,7 @@ class Reconciler:
             return False
 
     def _enter(self) -> bool:
-        """See which folder it is. Of another one than before nothing is known: all is read, and written, again."""
+        """Check the directory's identity. If it changed, read all its files and write all again. Return True."""
         identity = self._folder.identity()
         if identity != self._identity:
             self._identity, self._written, self._status = None, {}, None
@@ -202,10 +205,10 @@ class Reconciler:
         return True
 
     def _settle(self, status: Status) -> bool:
-        """Remove the files of events that are over, then write those that are to be written. Whether any was."""
+        """Remove the files of ended events, then write changed ones. Return whether any file changed."""
         wanted = self._wanted(status)
         over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
-        # First, so that a full disk has room.
+        # Remove first, to free space on a full disk.
         done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, event in wanted.items():
@@ -215,14 +218,16 @@ class Reconciler:
         return any(done)
 
     def _wanted(self, status: Status) -> dict[str, EventNow]:
-        """The events that have a file, by its name. The name stays when the id changes its case, so that no reader
-        takes the event for over."""
+        """Return the events that have a file, by its name.
+
+        The name stays if the id changes its case, so that readers don't consider the event ended.
+        """
         there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
         there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
         return {there.get(event.tracked.key, name): event for name, event in named_files(status).items()}
 
     def _remove_over(self, name: str) -> bool:
-        """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""
+        """Remove an event file, unless an earlier process wrote it and another program has replaced it since."""
         if name not in self._written and self._folder.is_foreign(name):
             self._leftovers.pop(name, None)
             return True
@@ -235,7 +240,7 @@ class Reconciler:
         return True
 
     def _write_event(self, name: str, fields: Mapping[str, Any]) -> bool:
-        """Write an event's file, unless it is there and says the same. Whether it was written."""
+        """Write an event file, unless it exists with the same content. Return whether it was written."""
         written = self._written.get(name)
         if written is not None and written.fields == fields and self._is_there(name, written):
             return False
@@ -246,12 +251,12 @@ class Reconciler:
         return True
 
     def _is_there(self, name: str, written: _Written) -> bool:
-        """Whether the file is still the one that was written; a file system may forget when, and by which number."""
+        """Return whether the written file is still there: by fingerprint, or by digest if that changed."""
         stamp = self._folder.fingerprint(name)
         return stamp is not None and (stamp == written.fingerprint or self._folder.digest(name) == written.digest)
 
     def _write_status(self, status: Status, running: bool, changed: bool) -> bool:  # called by `_tried`
-        """Write `status.json` where something changed, and from time to time. Whether it was written."""
+        """Write `status.json` after a change, and every `HEARTBEAT_SECONDS`. Return whether it was written."""
         if self._status is None:
             self._folder.check_status()
         names = sorted({**self._leftovers, **self._written})
@@ -276,11 +281,11 @@ class Reconciler:
 
 
 def _described(path: str, error: OSError) -> tuple[str, str]:
-    """The reason of a failure, one word, and a sentence."""
+    """Return the keyword and the sentence for a failure."""
     if isinstance(error, PathOccupied | InUse):
         return "foreign" if isinstance(error, PathOccupied) else "in-use", str(error)
     reason = _REASONS.get(error.errno or 0, "failed")
     where = error.filename2 or error.filename or path
     if reason == "missing":
-        return reason, f"{path} is missing: files are made in it, and the folder itself never"
+        return reason, f"{path}: the directory does not exist; create it, because the agent does not"
     return reason, f"{where}: {error.strerror or error}"

@@ -1,30 +1,30 @@
-"""The recording: what the metadata service answered and what the agent did, for `replay`. Off unless configured.
+"""The recording of metadata-service responses and agent actions, for `replay`. Off by default.
 
-JSON lines, each with the time of day in UTC:
+JSON lines, with times in UTC:
 
-    {"read_at": T, "body": TEXT}            a document that differs from the one before ("base64" if it is not UTF-8)
-    {"read_at": T, "same": N}               the same document, read N times more without a gap, the last time at T
-    {"at": T, "failure": REASON}            no answer, or none that counts, from then on
+    {"read_at": T, "body": TEXT}            a document that differs from the previous one ("base64" if it isn't UTF-8)
+    {"read_at": T, "same": N}               N more reads of the same document without a gap, the last one at T
+    {"at": T, "failure": REASON}            no response, or no successful one, from T on
     {"at": T, "post": EVENTID, "sent": true} an approval was sent
-    {"at": T, "post": EVENTID, "status": S} its answer: the HTTP status, or none and the "reason"
-    {"at": T, "interruption": {...}}        an interruption of this VM was observed, and belongs to the next document;
-                                            `handled_at`: was attributed without one then
-    {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
-    {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
-    {"at": T, "outbox": STATE}              whether the outbox could be written for what was read or observed at T, and
-                                            then on: "unwritable", or "writable" again
-    {"at": T, "lost": N}                    N lines before this place, at T or earlier, could not be written
-    {"at": T, "began": {...}}               the agent started: its version, the boot, and the `policy` in force
+    {"at": T, "post": EVENTID, "status": S} its response: the HTTP status, or null and the "reason"
+    {"at": T, "interruption": {...}}        an observed interruption of this VM, attributed with the next document, or
+                                            without one at `handled_at`
+    {"at": T, "vm": {...}}                  the identity of this VM from T on
+    {"at": T, "files": {PATH: PRESENCE}}    the state of the policy's files, from the document read at T on
+    {"at": T, "outbox": STATE}              "unwritable" or "writable": the outbox's state, from the document or
+                                            interruption at T on
+    {"at": T, "lost": N}                    N earlier lines, at T or before, could not be written
+    {"at": T, "began": {...}}               the agent started: its version, the boot, and the active `policy`
     {"at": T, "policy": {...}}              the same policy, at the beginning of a further file
-    {"at": T, "ended": {}}                  the agent stopped in good order
+    {"at": T, "ended": {}}                  the agent stopped cleanly
 
-The file is for its owner alone. At `max_bytes` a new one is started (PATH becomes PATH.1, and so on, `files` of them),
-and each can be read without the others: it begins with the policy, the VM, the files, the outbox and the document, as
-far as they are known and the line after them does not say otherwise. While a program on Windows has the newest file
-open, that file grows, up to `MOST_TIMES` its size.
+Only the owner can read the files. At `max_bytes` a new file begins (PATH becomes PATH.1, and so on, up to `files`).
+Each can be read without the others: it begins with the policy, the VM, the files, the outbox, and the document, if they
+are known and the next line doesn't replace them. On Windows, a file that another program has open can't be renamed: it
+grows to at most `MOST_TIMES` its size.
 
-Lines are written on a thread of their own: a slow, full or broken disk delays no poll. What does not fit into the
-queue, or can't be written, is counted; the next line that can be written has the number before it.
+A separate thread writes the lines, so that a slow, full, or broken disk delays no poll. Lines that don't fit into the
+queue, or can't be written, are counted; the count is written before the next line.
 """
 
 from __future__ import annotations
@@ -48,22 +48,21 @@ from exporter.log.protocol import Logger
 
 FAILURE_EVERY: Final = timedelta(seconds=5)
 HEARTBEAT: Final = timedelta(seconds=60)
-"""So often a document that stays the same is written down as still the same."""
+"""Interval of the lines for an unchanged document."""
 QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
 MAX_VALUES: Final = 16 << 10
-"""Bytes of a policy, and of what was found of its files: the smallest file has 64 KiB."""
+"""Maximum bytes of a recorded policy, and of its files' states: the smallest file has 64 KiB."""
 OMITTED: Final = "omitted"
 _TOO_SLOW: Final = "the disk is too slow"
 STOP_SECONDS: Final = 1.0
-"""How long the end of the agent waits for the disk."""
+"""Time that the stopping agent waits for the disk."""
 
 
 class Recorder:
-    """Records what changed. No method raises or waits for the disk, but `close`; all are for one thread.
+    """Records changes. No method raises, and only `close` waits for the disk; all are for one thread.
 
-    `identity` gives the identity as it is known now, and `poll_interval` (seconds) determines when two readings have a
-    gap between them.
+    `identity` returns the current identity. `poll_interval` (seconds) determines which time between two reads is a gap.
     """
 
     def __init__(
@@ -90,12 +89,11 @@ class Recorder:
         self._failed_at = datetime.min.replace(tzinfo=UTC)
 
     def began(self, at: datetime, version: str, boot: str, policy: Mapping[str, Any]) -> None:
-        """Record the start of the agent: its version, the boot id of the machine, and the policy in force, as
-        `config.load` writes it."""
+        """Record the start of the agent: its version, the machine's boot id, and the policy as of `config.load`."""
         self._put({"at": timestamp(at), "began": {"version": version, "boot": boot, "policy": _bounded(policy)}})
 
     def keep(self, body: bytes, read_at: datetime) -> None:
-        """Record the body of a 200, whatever it holds. It is written only when it differs from the one before."""
+        """Record the body of a response with status 200. Identical bodies in a row are counted, not repeated."""
         self._note_identity(read_at)
         last, self._failure = self._last, ""
         if body == self._body and last is not None and timedelta() <= read_at - last <= self._unbroken:
@@ -106,25 +104,27 @@ class Recorder:
         self._write_same()
         self._body, self._last, self._written = body, read_at, read_at
         if not self._writer.put({"read_at": timestamp(read_at)}, body):
-            self._body = None  # left out: the next reading is written as if it were new
+            self._body = None  # dropped: write the next body in full
 
     def record_file_checks(self, at: datetime, files: Mapping[str, Presence]) -> None:
-        """Record what was found of the files that decisions on the document read at `at` ask for, if it is new."""
+        """Record the states of the files that decisions on the document read at `at` need, if they changed."""
         if files == self._files:
             return
         if self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})}):
             self._files = dict(files)
 
     def stored(self, at: datetime, writable: bool) -> None:
-        """Record whether the outbox could be written for what was read or observed at `at`, if it is new."""
+        """Record whether the outbox is writable for the document or interruption at `at`, if that changed."""
         if writable == self._writable:
             return
         if self._put({"at": timestamp(at), "outbox": "writable" if writable else "unwritable"}):
             self._writable = writable
 
     def failed(self, at: datetime, reason: str) -> None:
-        """Record that a poll failed; of polls that fail in a row for the same reason one every few seconds, so that a
-        recording shows until when its process lived."""
+        """Record a failed poll; for the same reason in a row only one per `FAILURE_EVERY`.
+
+        The repetition shows how long the process lived.
+        """
         if reason == self._failure and timedelta() <= at - self._failed_at < FAILURE_EVERY:
             return
         self._put({"at": timestamp(at), "failure": reason})
@@ -135,22 +135,25 @@ class Recorder:
         self._put({"at": timestamp(at), "post": event_id, "sent": True})
 
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
-        """Record the answer to an approval: its HTTP status, or None and the reason why there is none."""
+        """Record the response to an approval: its HTTP status, or None and the reason for the missing response."""
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
     def interrupted(self, interruption: Interruption, handled: datetime | None) -> None:
-        """Record an interruption of this VM, and when it was attributed without a document; None for one that is
-        attributed with the document recorded next, or at the end of the agent."""
+        """Record an interruption of this VM.
+
+        `handled` is the time when it was attributed without a document; None if it is attributed with the next recorded
+        document, or when the agent stops.
+        """
         found: Line = {"kind": interruption.kind.value, "seconds": round(interruption.seconds, 3)}
         found |= {"handled_at": timestamp(handled)} if handled is not None else {}
         self._put({"at": timestamp(interruption.at.wall), "interruption": found})
 
     def ended(self, at: datetime) -> None:
-        """Record that the agent stops in good order."""
+        """Record that the agent stops cleanly."""
         self._put({"at": timestamp(at), "ended": {}})
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Write what is left, for at most so many seconds."""
+        """Write the remaining lines. Wait at most this many seconds."""
         self._write_same()
         self._writer.close(seconds)
 
@@ -170,25 +173,25 @@ class Recorder:
         self._same = 0
 
     def _put(self, line: Line) -> bool:
-        """Whether there was room for the line: it holds from now on, and not for the documents that were the same."""
+        """Queue a line after the count of identical documents, to which it doesn't apply. Return False if full."""
         self._write_same()
         return self._writer.put(line)
 
 
 def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a line that each file may have to begin with; instead of very many their size, in bytes."""
+    """Return the values; if they exceed `MAX_VALUES`, only their size in bytes, because every file may repeat them."""
     size = len(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     return values if size <= MAX_VALUES else {OMITTED: size}
 
 
 class _Writer:
-    """Writes lines to the files on a thread of its own."""
+    """A thread that writes queued lines to the files."""
 
     def __init__(self, files: RecordingFiles, log: Logger) -> None:
         self._files = files
         self._log = log
         self._queue: queue.SimpleQueue[tuple[int, Line, bytes] | None] = queue.SimpleQueue()
-        """Lines with their documents, and how many lines found no room before each of them."""
+        """Lines with their documents, and the number of lines dropped before each; None ends the thread."""
         self._lock = threading.Lock()
         self._waiting = 0
         self._bytes = 0
@@ -197,7 +200,7 @@ class _Writer:
         self._thread.start()
 
     def put(self, line: Line, body: bytes = b"") -> bool:
-        """Queue a line. False when there is no room, because the disk does not keep up."""
+        """Queue a line. Return False if the queue is full, because the disk is too slow."""
         with self._lock:
             has_space = self._waiting < QUEUE_ITEMS and self._bytes + len(body) <= QUEUE_BYTES
             if has_space:
@@ -220,7 +223,7 @@ class _Writer:
         while (item := self._queue.get()) is not None:
             left_out, line, body = item
             if left_out:
-                self._failed(_TOO_SLOW)  # again: what was written meanwhile may count as its end
+                self._failed(_TOO_SLOW)  # again: a write since then may have reported recovery
             lost += left_out
             try:
                 self._files.write(line, body, lost)
@@ -243,12 +246,11 @@ class _Writer:
 Line = dict[str, Any]
 
 _STANDING: Final = ("policy", "vm", "files", "outbox")
-"""The kinds of lines that hold until the next of their kind, in the order in which a file begins with them."""
+"""Kinds of lines that apply until the next of their kind, in their order at the beginning of a file."""
 
 
 class RecordingFiles:
-    """The numbered files, at most `files` of `max_bytes` each (`RotatingFile`). Raises OSError, and the next `write`
-    reopens them."""
+    """The numbered files, at most `files` of `max_bytes` each (`RotatingFile`). `write` reopens them after an error."""
 
     def __init__(
         self, path: Path, max_bytes: int, files: int, *, rename: Callable[[Path, Path], None] = os.replace
@@ -257,13 +259,12 @@ class RecordingFiles:
         self._max = max_bytes
         self._file = RotatingFile(path, max_bytes, files, rename=rename)
         self._known: dict[str, Line] = {}
-        """The last line of each of `_STANDING`, which holds until the next one."""
+        """Last line of each of the `_STANDING` kinds."""
         self._body = b""
         self._read_at = ""
 
     def write(self, line: Line, body: bytes, lost: int = 0) -> None:
-        """Append a line, with the document that it brings, empty for none, after the number of lines that were `lost`
-        before it. Raises OSError."""
+        """Append a line with its document, empty for none, after a count of the lines `lost` before. Raises OSError."""
         standing, at = self._standing(line, body), line.get("at", line.get("read_at"))
         self._remember(line, body)
         text = (_encoded({"at": at, "lost": lost}) if lost else b"") + self._text(line, body)
@@ -290,12 +291,14 @@ class RecordingFiles:
             self._body = self._body if "same" in line else body
 
     def _standing(self, line: Line, body: bytes) -> tuple[Line, ...]:
-        """What holds before this line, as lines: all that is not said by the line itself. Their time is that of the
-        document or, without one, of the line, so that the files of a recording have an order."""
+        """Return the lines that a new file needs before this line, except kinds that the line itself contains.
+
+        Their time is that of the document or, without one, of the line, so that the files of a recording have an order.
+        """
         document = bool(self._body and not body)
         at = self._read_at if document else line.get("read_at", line.get("at"))
-        said = {*line, *(("policy", "files", "outbox") if "began" in line else ())}
-        known = [self._known.get(kind) for kind in _STANDING if kind not in said]
+        contained = {*line, *(("policy", "files", "outbox") if "began" in line else ())}
+        known = [self._known.get(kind) for kind in _STANDING if kind not in contained]
         return (
             *({**each, "at": at} for each in known if each),
             *([{"read_at": at, **_body_field(self._body)}] if document else []),

@@ -377,7 +377,7 @@ def test_a_missing_folder_is_said_and_never_made(tmp_path: Path) -> None:
     assert not environment.path.exists()
     assert (
         environment.reconciler.error
-        == f"{environment.path} is missing: files are made in it, and the folder itself never"
+        == f"{environment.path}: the directory does not exist; create it, because the agent does not"
     )
     ((event, fields),) = environment.log.lines
     assert (event, fields["reason"], fields["detail"]) == (
@@ -414,7 +414,7 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
     path.write_text("a file")
     environment = FolderEnvironment(path)
     environment.bring(scheduled_scenario().status())
-    assert environment.reconciler.error == f"{path} is not a folder"
+    assert environment.reconciler.error == f"{path}: not a directory; remove it, or set another event_files.path"
     assert path.read_text() == "a file"
 
 
@@ -445,7 +445,7 @@ def test_somebody_elses_status_is_not_replaced(environment: FolderEnvironment) -
     path.write_text('{"healthy": true}')
     assert environment.bring(scheduled_scenario().status()) == RETRY_SECONDS
     assert path.read_text() == '{"healthy": true}'
-    assert environment.reconciler.error == f"{path} was written by another program: take a folder of its own"
+    assert environment.reconciler.error == f"{path}: written by another program; use a separate directory"
     assert names(environment.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
     path.unlink()
     environment.bring(scheduled_scenario().status())
@@ -459,7 +459,7 @@ def test_a_status_that_is_larger_than_ours_is_somebody_elses(environment: Folder
     path.write_text(json.dumps({"mine": "x" * MAX_BYTES}))
     assert environment.bring(scheduled_scenario().status()) == RETRY_SECONDS
     assert path.stat().st_size > MAX_BYTES
-    assert "was written by another program" in environment.reconciler.error
+    assert "written by another program" in environment.reconciler.error
 
 
 def test_a_folder_in_the_place_of_a_file_hinders_no_other(environment: FolderEnvironment) -> None:
@@ -673,7 +673,7 @@ def test_a_file_that_is_being_read_is_replaced_when_the_reader_is_done(environme
     environment.bring(scheduled_scenario().status())
     with open(environment.path / FREEZE_FILE, "rb"):
         environment.bring(started_scenario().status())
-        assert f"{FREEZE_FILE} is in use by another program" in environment.reconciler.error
+        assert f"{FREEZE_FILE}: in use by another program" in environment.reconciler.error
         assert [fields["reason"] for _, fields in environment.log.lines] == ["in-use"]
         assert not any(name.endswith(".tmp") for name in names(environment.path))
         scenario = started_scenario()

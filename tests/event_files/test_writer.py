@@ -99,7 +99,7 @@ def test_a_folder_that_does_not_answer_is_said_and_hinders_nobody(tmp_path: Path
     seconds[0] += STUCK_SECONDS + 2
     for _ in range(3):
         files.publish(status)
-    assert files.state.error == f"{tmp_path} has not answered for 7 s"
+    assert files.state.error == f"{tmp_path}: no response for 7 s"
     files.stop(0)
     assert names(tmp_path) == set()
     assert logged(log, text).count("event=event_files.stuck") == 1

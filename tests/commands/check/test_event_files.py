@@ -49,7 +49,7 @@ def test_another_programs_status_is_a_failure(tmp_path: Path) -> None:
     """The agent would not replace it."""
     (tmp_path / "status.json").write_text("{}")
     finding = findings_of(probe_event_files, settings_of(tmp_path))
-    sentence_of(finding, FAIL, "event_files", "another program", "a folder of its own")
+    sentence_of(finding, FAIL, "event_files", "another program", "a separate directory")
 
 
 @pytest.mark.linux("looks through another user's eyes")
