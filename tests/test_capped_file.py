@@ -56,9 +56,9 @@ def test_supported_encodings_give_the_same_text(saved_by: str) -> None:
         (TEXT.encode("utf-16-le"), "UTF-16 without a byte order mark"),
         (TEXT.encode("utf-16-be"), "UTF-16 without a byte order mark"),
         (codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"), "a NUL character"),
-        (codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1], "damaged at offset"),
-        (codecs.BOM_UTF16_LE + b"\x00\xd8a\0", "damaged at offset"),
-        ("schlüssel = 1".encode("cp1252"), "another byte at offset 4"),
+        (codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1], "found damaged UTF-16 at offset"),
+        (codecs.BOM_UTF16_LE + b"\x00\xd8a\0", "found damaged UTF-16 at offset"),
+        ("schlüssel = 1".encode("cp1252"), "an invalid byte at offset 4"),
         (b"abc\0", "a NUL character"),
     ],
 )

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.linux("is about owners by number")
 
 STRANGER = 23456
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
-SENTENCE = f"it belongs to user {STRANGER}, who may change it at any time; give it to root or to user 0"
+SENTENCE = f"it belongs to user {STRANGER}, who can change it at any time; change its owner to root or to user 0"
 
 if sys.platform != "win32":
 

@@ -1,6 +1,6 @@
 """The closed set of reasons for a failed send: the label `reason` of `destination_send_failures_total`.
 
-Shared by all destinations, and apart from them, so that the catalogue of metrics can name it without a backend.
+Shared by all destinations, in a separate module, so that the metrics catalogue can use it without a backend.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 Reason = Literal[
-    "connect",  # no listener, or the connection broke
-    "dns",  # the name of the other side is not known
-    "tls",  # the certificate is not trusted, or TLS could not be agreed
-    "timeout",  # no answer within the deadline
-    "throttled",  # the other side limits the rate
-    "unavailable",  # the other side reports a fault of its own that passes
-    "unauthorized",  # a missing, wrong or expired credential
-    "not-found",  # the other side does not know this path or this event hub
-    "redirect",  # to another address; mostly to a page for signing in
-    "rejected",  # the other side refuses this record
-    "too-large",  # this record is larger than the other side takes
-    "protocol",  # an answer that does not fit the request
-    "configuration",  # the settings cannot work
+    "connect",  # no listener, or a lost connection
+    "dns",  # unknown host name
+    "tls",  # untrusted certificate, or failed TLS handshake
+    "timeout",  # no response within the deadline
+    "throttled",  # rate limit of the backend
+    "unavailable",  # temporary error of the backend
+    "unauthorized",  # missing, wrong, or expired credential
+    "not-found",  # unknown path or event hub
+    "redirect",  # redirect to another address, usually a sign-in page
+    "rejected",  # record rejected by the backend
+    "too-large",  # record larger than the backend's limit
+    "protocol",  # response that does not match the request
+    "configuration",  # unusable settings
     "closed",  # the agent is stopping
     "other",
 ]

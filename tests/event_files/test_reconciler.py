@@ -401,7 +401,7 @@ def test_a_folder_that_is_made_anew_is_filled_again(environment: FolderEnvironme
     environment.bring(scheduled_scenario().status())
     os.rename(environment.path, tmp_path / "gone")
     environment.bring(scheduled_scenario().status())
-    assert environment.reconciler.error.endswith("never")
+    assert environment.reconciler.error.endswith("because the agent does not")
     environment.path.mkdir()
     leave(environment.path)
     environment.bring(scheduled_scenario().status())

@@ -50,7 +50,7 @@ def test_a_folder_that_others_may_read_is_told_with_the_command_that_closes_it(t
     folder.mkdir(mode=0o755)
     outbox = opened(folder / "o.db")
     (note,) = outbox.notes
-    assert note.startswith(f"what is made in {folder} can be read by ")
+    assert note.startswith(f"{folder}: new files in it are readable by ")
     assert "(S-1-1-0)" in note
     assert f'`icacls "{folder}" /reset`, then `icacls "{folder}" /inheritance:r /grant:r "*S-1-5-80-' in note
     outbox.commit(STATE, [a_record(1)])

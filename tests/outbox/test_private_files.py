@@ -129,7 +129,7 @@ def test_a_file_that_is_not_ours_to_narrow_is_used_and_told_of() -> None:
             outbox.close()
         finally:
             os.seteuid(0)
-        assert any(note.startswith(f"{folder / 'o.db'} can't be made private") for note in outbox.notes)
+        assert any(note.startswith(f"{folder / 'o.db'}: cannot be made private") for note in outbox.notes)
         again = opened(folder / "o.db")
         assert again.load() == STATE
         again.close()

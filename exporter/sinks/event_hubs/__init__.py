@@ -1,5 +1,5 @@
-"""Event Hubs: the destination that delivers records to it, and the consumer with which `tail` reads them back.
+"""Event Hubs: the destination that delivers records, and the consumer that reads them for `tail`.
 
-It may import the core, the failure types and the settings' schema; Azure's SDK is imported here and nowhere else.
-Begin with `sink.EventHubsDestination`: `address` knows where, `messages` what, and `errors` what a refusal means.
+May import `core`, the failure types, and the settings' schema; the only package that imports Azure's SDK. Begin with
+`sink.EventHubsDestination`: `address` makes the clients, `messages` the messages, and `errors` interprets failures.
 """

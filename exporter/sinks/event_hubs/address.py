@@ -1,4 +1,4 @@
-"""How an event hub is reached: the clients of Azure's SDK, with defaults that fail at once and clearly."""
+"""The clients of Azure's SDK for one event hub, configured to fail early and clearly."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from exporter.errors import Retryable
 
 _TRANSPORTS: Final = {"amqp": TransportType.Amqp, "websocket": TransportType.AmqpOverWebsocket}
 _PORTS: Final = {"amqp": 5671, "websocket": 443}
-_SOCKET_TIMEOUT: Final = 10.0  # seconds for one operation of the socket; the SDK's 0.2 is none for a busy network
+_SOCKET_TIMEOUT: Final = 10.0  # seconds for one socket operation; the SDK's 0.2 is too short for a busy network
 
 
 class Address:
-    """Where the event hub is, as `config.event_hubs` read and checked it: by a connection string or by a namespace."""
+    """The address of the event hub: a connection string or a namespace, as validated by `config.event_hubs`."""
 
     def __init__(self, settings: EventHubsSettings) -> None:
         self._settings = settings
         self._connection_string = settings.connection_string.reveal()
 
     def client(self, credential: Any, context: ssl.SSLContext | None = None) -> EventHubProducerClient:
-        """A client that is not connected yet; `context` is that of `tls_context`."""
+        """Return a producer client, not yet connected; `context` is that of `tls_context`."""
         hubs, options = self._settings, self._options(context)
         if hubs.fully_qualified_namespace:
             return EventHubProducerClient(hubs.fully_qualified_namespace, hubs.event_hub, credential, **options)
@@ -39,7 +39,7 @@ class Address:
         )
 
     def consumer(self, credential: Any, context: ssl.SSLContext, **options_of_consumer: Any) -> EventHubConsumerClient:
-        """The same for reading; further options are the SDK's."""
+        """Return a consumer client, not yet connected; further options are the SDK's."""
         hubs, options = self._settings, {**self._options(context), **options_of_consumer}
         group, name = hubs.consumer_group, hubs.event_hub
         if hubs.fully_qualified_namespace:
@@ -49,10 +49,10 @@ class Address:
         )
 
     def tls_context(self) -> ssl.SSLContext:
-        """Whom the next client trusts, from the files as they are now. Raises `Retryable` when they can't be used.
+        """Return the TLS context for the next client, read from the current files.
 
-        The SDK would read them again for each connection of a client, for one without TLS too, on the loop on which the
-        deadline of a send runs; and none of its errors names the file.
+        The SDK would read the files for each connection, even without TLS, on the event loop, where this delays the
+        deadline of a send; and its errors don't name the file. Raises `Retryable` if the files can't be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._without_tls:
@@ -61,14 +61,18 @@ class Address:
         try:
             context.load_verify_locations(own_file or certifi.where())
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+            why = (
+                "it has no CA certificates in PEM format"
+                if isinstance(error, ssl.SSLError)
+                else getattr(error, "strerror", None)
+            )
             file = f"event_hubs.certificate {own_file}" if own_file else certifi.where()
-            raise Retryable("configuration", f"{file} cannot be used: {why}", needs_operator=True) from error
+            raise Retryable("configuration", f"{file}: cannot be used: {why}", needs_operator=True) from error
         return context
 
     @property
     def _without_tls(self) -> bool:
-        """Whether the connection is a plain one, as the SDK makes it to an emulator."""
+        """Whether the SDK connects without TLS, as for an emulator."""
         return self._field("UseDevelopmentEmulator") == "true"
 
     def _options(self, context: ssl.SSLContext | None) -> dict[str, Any]:
@@ -85,9 +89,9 @@ class Address:
         return options
 
     def _endpoint(self) -> str:
-        """Another address to connect to, always with its port, or "".
+        """Return the custom address to connect to, with its port, or "".
 
-        Over websocket the SDK drops the port of an emulator, unless it is given once more in this way.
+        Over websocket it includes an emulator's address, because the SDK drops an emulator's port otherwise.
         """
         transport, text = self._settings.transport, self._settings.custom_endpoint
         if not text and transport == "websocket" and self._without_tls:
@@ -106,16 +110,16 @@ class Address:
 
 
 def default_credential(environ: Mapping[str, str] = os.environ) -> Callable[[], Any]:
-    """What makes azure-identity's credential. Raises ValueError where the package is missing.
+    """Return a function that makes azure-identity's credential. Raises ValueError if the package is missing.
 
-    It asks for tokens through a proxy of `environ`, never through one of the settings of Windows or macOS, which its
-    libraries read if the environment has none.
+    The credential requests tokens through a proxy of `environ`. If there is none, it doesn't use the proxy settings of
+    Windows or macOS, as its libraries would by default.
     """
     try:
         from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # 40 MiB that few need
     except ImportError as error:
         raise ValueError(
-            "signing in to Event Hubs with an Azure identity needs the extra `identity`: "
+            "event_hubs: signing in with an Azure identity needs the extra `identity`; run "
             "pip install 'azure-scheduled-events-exporter[identity]'"
         ) from error
     has_proxies = any(value and name.lower().endswith("_proxy") for name, value in environ.items())

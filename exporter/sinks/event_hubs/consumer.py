@@ -1,4 +1,4 @@
-"""Reads every partition of an event hub, for `tail`: Azure's SDK on a loop of its own, every call under a deadline."""
+"""Reader of every partition of an event hub, for `tail`: Azure's SDK on a separate loop, each call with a deadline."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from exporter.sinks.event_hubs.event_loop import LoopInterrupted, LoopThread, St
 From = Literal["start", "now"] | datetime
 
 DEADLINE: Final = 30.0  # seconds for each call
-PATIENCE: Final = 300.0  # for all that comes before the first message
-CLOSING: Final = 0.3  # seconds that the SDK gets to close; nothing depends on it
+PATIENCE: Final = 300.0  # to connect and look up all partitions
+CLOSING: Final = 0.3  # seconds; the SDK's close is optional
 AT_ONCE: Final = 16
 QUEUED: Final = 5_000
 FULL_SECONDS: Final = 0.05
-BALANCE_SECONDS: Final = 2.0  # after which the SDK takes up a partition that it has lost
+BALANCE_SECONDS: Final = 2.0  # after which the SDK resumes a lost partition
 
 
 class ReceivedMessage(Struct, frozen=True):
-    """One message as plain values."""
+    """One received message as plain values."""
 
     body: bytes
     properties: Mapping[str, str]
@@ -41,17 +41,17 @@ class ReceivedMessage(Struct, frozen=True):
 
 
 class EventHubsReader:
-    """Reads one event hub through a consumer group, and neither keeps nor moves anybody's position in it."""
+    """Reads one event hub through a consumer group, without storing or moving checkpoints."""
 
     def __init__(self, settings: EventHubsSettings, begin: From, deadline: float = DEADLINE) -> None:
-        """Raises ValueError with a sentence for what cannot work."""
+        """Prepare the reader without connecting. Raises ValueError if the settings can't work."""
         self._address = Address(settings)
         self._make_credential = default_credential() if settings.fully_qualified_namespace else None
         self._begin = begin
         self._deadline = deadline
         self._queue: queue.Queue[ReceivedMessage | Failure] = queue.Queue(QUEUED)
         self._thread = LoopThread("event-hubs")
-        # These belong to the loop.
+        # Used on the loop only.
         self._client: EventHubConsumerClient | None = None
         self._credential: Any = None
         self._receiving: asyncio.Task[None] | None = None
@@ -59,14 +59,14 @@ class EventHubsReader:
         self._behind: dict[str, int] = {}
 
     def open(self) -> int:
-        """Connects and begins to receive. Answers the number of partitions; raises `Failure`."""
+        """Connect and begin to receive. Return the number of partitions. Raises `Failure`."""
         try:
             return self._thread.run(self._open(), PATIENCE)
         except (Stuck, LoopInterrupted) as error:
-            raise Retryable("timeout", "the SDK did not come back from a call") from error
+            raise Retryable("timeout", "a call of the SDK did not return") from error
 
     def get(self, timeout: float) -> ReceivedMessage | Failure | None:
-        """The next message, or what went wrong (the SDK goes on by itself), or None after `timeout` seconds."""
+        """Return the next message or failure, after which the SDK retries; None after `timeout` seconds."""
         try:
             return self._queue.get(timeout=timeout)
         except queue.Empty:
@@ -74,11 +74,11 @@ class EventHubsReader:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all that was there when it was opened has been received."""
+        """Whether all messages that existed at the opening were received."""
         return not self._behind
 
     def close(self) -> None:
-        """Ends within 2 s, whatever the SDK does."""
+        """Close within 2 s, even if the SDK doesn't return."""
         self._thread.interrupt()
         with contextlib.suppress(Stuck, LoopInterrupted):
             self._thread.run(self._close(), 4 * CLOSING)
@@ -94,17 +94,17 @@ class EventHubsReader:
                 self._credential, self._address.tls_context(), load_balancing_interval=BALANCE_SECONDS
             )
             partitions = await asyncio.wait_for(self._client.get_partition_ids(), self._deadline)
-            for first in range(0, len(partitions), AT_ONCE):  # each question takes the SDK half a second
+            for first in range(0, len(partitions), AT_ONCE):  # each lookup takes the SDK 0.5 s
                 portion = partitions[first : first + AT_ONCE]
                 positions = await asyncio.gather(*(self._position(self._client, partition) for partition in portion))
                 self._positions |= zip(portion, positions, strict=True)
-        except Exception as error:  # the border to the SDK
+        except Exception as error:  # any error of the SDK
             raise _failure(error) from error
         self._receiving = asyncio.ensure_future(self._receive(self._client))
         return len(partitions)
 
     async def _position(self, client: EventHubConsumerClient, partition: str) -> str | int | datetime:
-        """Where to begin. "Now" is where the partition ends at this moment, so that nothing after it is missed."""
+        """Return the starting position. "now" is the partition's current end, so that no later message is missed."""
         properties = await asyncio.wait_for(client.get_partition_properties(partition), self._deadline)
         begin, newest = self._begin, int(properties["last_enqueued_sequence_number"])
         if properties["is_empty"]:
@@ -125,7 +125,7 @@ class EventHubsReader:
                     starting_position=self._positions,
                     starting_position_inclusive=isinstance(self._begin, datetime),
                 )
-            except Exception as error:  # the border to the SDK
+            except Exception as error:  # any error of the SDK
                 await self._on_error(None, error)
             await asyncio.sleep(BALANCE_SECONDS)
 
@@ -139,7 +139,7 @@ class EventHubsReader:
                 break
             await asyncio.sleep(FULL_SECONDS)
         if event.sequence_number is not None:
-            # The SDK looks here again when it has to take up the partition anew.
+            # The SDK reads this again to resume the partition.
             self._positions[context.partition_id] = event.sequence_number
             if event.sequence_number >= self._behind.get(context.partition_id, event.sequence_number):
                 self._behind.pop(context.partition_id, None)
@@ -153,7 +153,7 @@ class EventHubsReader:
             self._receiving.cancel()
         for part in (self._client, self._credential):
             if part is not None:
-                with contextlib.suppress(Exception):  # closed or not, it is not used any more
+                with contextlib.suppress(Exception):  # it is no longer used, even if not closed
                     await asyncio.wait_for(part.close(), CLOSING)
         self._thread.abort_connections()
 
@@ -164,13 +164,13 @@ def _failure(error: BaseException) -> Failure:
     failure = translate(error)
     if failure.reason == "unauthorized":
         return Retryable(
-            failure.reason, "Event Hubs refuses the credential: expired, wrong, or without the claim Listen"
+            failure.reason, "Event Hubs rejected the credential: expired, invalid, or without the Listen claim"
         )
     return failure
 
 
 def _message(event: EventData) -> ReceivedMessage:
-    """Plain values of what anybody may have sent; a body that is not made of bytes is taken as empty."""
+    """Return a message of any sender as plain values; a body that isn't bytes is empty."""
     body = b""
     if event.body_type == AmqpMessageBodyType.DATA:
         parts: Any = event.body

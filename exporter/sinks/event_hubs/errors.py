@@ -1,8 +1,8 @@
-"""Translates the errors of Azure's Event Hubs SDK: the record's own fault, transient, or for an operator. One table.
+"""Translation of errors of Azure's Event Hubs SDK: caused by the record, transient, or for an operator.
 
-By the AMQP condition, never by class: an unknown event hub and a missing Send claim are both raised as
-`ConnectionLostError`. The SDK keeps in `error` what stands behind the first colon of the condition. Whatever is not
-known is not the record's fault: it is kept, and tried again slowly.
+It uses the AMQP condition, never the class: the SDK raises an unknown event hub and a missing Send claim both as
+`ConnectionLostError`. The SDK's `error` is the condition after its first colon. An unknown error isn't attributed to
+the record: the record is kept and retried slowly.
 https://learn.microsoft.com/azure/event-hubs/exceptions-dotnet, https://learn.microsoft.com/azure/service-bus-messaging/service-bus-amqp-troubleshoot
 """
 
@@ -19,14 +19,14 @@ from msgspec import Struct
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.reasons import Reason
 
-BUSY_SECONDS: Final = 4.0  # the service's own advice after server-busy, which the SDK does not follow
+BUSY_SECONDS: Final = 4.0  # the service's advice after server-busy, which the SDK ignores
 _MAX_CHAIN: Final = 20
 _CONDITION: Final = re.compile(r"[a-z:-]{1,64}")
-"""What a condition looks like. The other side may send anything as one, also the token that it was given."""
+"""Valid form of a condition. A peer can send any text as one, including the token that it received."""
 
 
 class _Meaning(Struct, frozen=True):
-    """What becomes of an error: the arguments of its `Failure`."""
+    """Arguments of the `Failure` for an error."""
 
     reason: Reason
     permanent: bool = False
@@ -44,11 +44,13 @@ _LOST: Final = _Meaning("connect")
 _UNAUTHORIZED: Final = _Meaning("unauthorized", needs_operator=True)
 _NOT_FOUND: Final = _Meaning("not-found", needs_operator=True)
 _UNKNOWN: Final = _Meaning("other", needs_operator=True)
-# The hub answered: what it closed the link for may be one of the records, such as a message over its limit.
-_CLOSED_LINK: Final = _Meaning("other", smaller=True, sentence="Event Hubs closed the link and the SDK keeps no reason")
+# The hub responded: the cause may be one of the records, for example a message over its limit.
+_CLOSED_LINK: Final = _Meaning(
+    "other", smaller=True, sentence="Event Hubs closed the link, and the SDK provides no reason"
+)
 
 _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
-    # the record's own
+    # caused by the record
     "link:message-size-exceeded": _TOO_LARGE,
     "argument-error": _REJECTED,
     "argument-out-of-range": _REJECTED,
@@ -73,36 +75,36 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     "link:redirect": _Meaning("redirect", needs_operator=True),
 }
 
-# Conditions of the SDK's own, not the service's: the exception behind it is the better source, if there is one.
+# Conditions of the SDK, not of the service: the causing exception, if any, is more exact.
 _BY_OWN_CONDITION: Final[Mapping[str, _Meaning]] = {
     "socket-error": _LOST,
     "unknown-error": _CLOSED_LINK,
-    "client-error": _UNAUTHORIZED,  # a token was refused; over websocket also a connection that cannot be made
+    "client-error": _UNAUTHORIZED,  # a rejected token; over websocket also a failed connection
 }
 
 _SENTENCES: Final[Mapping[Reason, str]] = {
-    "connect": "Event Hubs cannot be reached or hung up",
-    "dns": "the name of the namespace is not known",
-    "tls": "the certificate is not trusted, or the other side does not speak TLS",
-    "timeout": "Event Hubs did not answer in time",
-    "throttled": "Event Hubs asks to slow down",
-    "unavailable": "Event Hubs cannot at the moment",
-    "unauthorized": "Event Hubs refuses the credential: expired, wrong, or without the claim Send",
-    "not-found": "there is no event hub of this name",
-    "redirect": "Event Hubs sends us elsewhere",
+    "connect": "Event Hubs is unreachable or closed the connection",
+    "dns": "the namespace's host name is unknown",
+    "tls": "the certificate is not trusted, or the peer does not use TLS",
+    "timeout": "Event Hubs did not respond in time",
+    "throttled": "Event Hubs throttles requests",
+    "unavailable": "Event Hubs is temporarily unavailable",
+    "unauthorized": "Event Hubs rejected the credential: expired, invalid, or without the Send claim",
+    "not-found": "the event hub does not exist",
+    "redirect": "Event Hubs redirects to another address",
     "configuration": "a package that the SDK needs is missing or too old",
-    "rejected": "Event Hubs refuses this record",
-    "too-large": "larger than Event Hubs takes",
+    "rejected": "Event Hubs rejected this record",
+    "too-large": "the record exceeds the limit of Event Hubs",
 }
 
 
 def translate(error: BaseException) -> Failure:
-    """The failure that `error` of the SDK means. Its own text is not repeated: it may hold a token."""
-    if isinstance(error, ValueError | TypeError):  # the SDK's own checks of a message; the service's come as conditions
-        return Permanent("rejected", f"the SDK cannot send it ({type(error).__name__})")
+    """Return the failure for an `error` of the SDK, without its text, which can contain a token."""
+    if isinstance(error, ValueError | TypeError):  # the SDK's message checks; the service's are conditions
+        return Permanent("rejected", f"the SDK cannot send the record ({type(error).__name__})")
     condition = str(getattr(error, "error", None) or "")
     meaning = _BY_CONDITION.get(condition) or _by_cause(error) or _BY_OWN_CONDITION.get(condition, _UNKNOWN)
-    sentence = meaning.sentence or _SENTENCES.get(meaning.reason, "Event Hubs failed in a way that is not known")
+    sentence = meaning.sentence or _SENTENCES.get(meaning.reason, "unknown error of Event Hubs")
     shown = condition if _CONDITION.fullmatch(condition) else type(error).__name__
     detail = f"{sentence} ({shown})"
     if meaning.permanent:
@@ -117,11 +119,11 @@ def translate(error: BaseException) -> Failure:
 
 
 def _by_cause(error: BaseException) -> _Meaning | None:
-    """The meaning of the system's or of TLS's error behind this one; None where there is none."""
+    """Return the meaning of a system or TLS error in the chain of causes; None if there is none."""
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror):
             return _Meaning("dns")
-        if isinstance(cause, ImportError):  # the SDK imports late what it needs for a websocket
+        if isinstance(cause, ImportError):  # the SDK imports its websocket packages late
             return _Meaning("configuration", needs_operator=True)
         if isinstance(cause, ssl.SSLError):
             return _Meaning("tls", needs_operator=True)
@@ -135,7 +137,7 @@ def _by_cause(error: BaseException) -> _Meaning | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and all that it came from, the innermost first. The SDK hides causes with `from None`."""
+    """Return `error` and all its causes, innermost first, including those that the SDK hides with `from None`."""
     chain = [error]
     for current in chain:
         links = (current.__cause__, current.__context__, getattr(current, "os_error", None), *current.args)

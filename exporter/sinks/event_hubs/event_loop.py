@@ -1,8 +1,8 @@
-"""An event loop on a thread of its own whose work can be broken off from outside, within a bounded time.
+"""An event loop on a separate thread whose work can be interrupted within a limited time.
 
-Azure's asyncio client can be cancelled in most of its waits. What remains is covered here: a name that the resolver
-never answers must not hold the process back, sockets that the client forgot must not pile up, and a loop that does not
-come back is abandoned.
+Azure's asyncio client can be canceled in most of its waits. This module covers the rest: a lookup that never returns
+must not keep the process alive, sockets that the client leaks must not accumulate, and a loop that doesn't return is
+abandoned.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from exporter.daemon import in_thread
 
 T = TypeVar("T")
 
-_SETTLING = 0.3  # seconds that cancelled work gets to clean up
+_SETTLING = 0.3  # seconds for canceled work to clean up
 
 
 class LoopThread:
-    """Runs coroutines one at a time. `interrupt` and `stop` may be called from any thread."""
+    """A thread that runs coroutines one at a time. Any thread may call `interrupt` and `stop`."""
 
     def __init__(self, name: str) -> None:
         self._loop = _Loop()
@@ -34,9 +34,10 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
-        """What `work` returns or raises; `LoopInterrupted` when it was.
+        """Run `work` and return its result; block for at most `patience` seconds.
 
-        Raises `Stuck` when it does not come back within `patience` seconds: the loop is of no more use then.
+        Raises the errors of `work`, `LoopInterrupted` after `interrupt`, or `Stuck` if it doesn't return in time; then
+        the loop must not be used again.
         """
         if not self._thread.is_alive():
             work.close()
@@ -56,26 +57,26 @@ class LoopThread:
             self._running = None
 
     def interrupt(self) -> None:
-        """Cancel what is running; `run` raises `LoopInterrupted` at once, before the work has cleaned up."""
+        """Cancel the running work; `run` raises `LoopInterrupted` at once, before the work has cleaned up."""
         running = self._running
         if running is not None:
             running.cancel()
 
     def abort_connections(self) -> None:
-        """Close every connection made on this loop. To be called on the loop, when nobody needs any of them."""
+        """Close every connection made on this loop. Call it on the loop, when no connection is needed."""
         for transport in list(self._loop.transports):
-            # CPython 3.11.2, which is Debian 12's, stumbles over TLS that was closed twice; aiohttp does that.
+            # CPython 3.11.2 (Debian 12) raises AttributeError for TLS closed twice, as aiohttp does.
             with contextlib.suppress(AttributeError):
                 transport.abort()
 
     def stop(self, patience: float) -> None:
-        """End the thread; after `patience` seconds it is abandoned and ends when it can."""
+        """Stop the thread; after `patience` seconds abandon it, and it ends when it can."""
         with contextlib.suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(patience)
 
     def _main(self) -> None:
-        """Run the loop until it is stopped; then cancel what is left, let it clean up, and close the loop."""
+        """Run the loop until it is stopped; then cancel remaining tasks, let them clean up, and close the loop."""
         self._loop.run_forever()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
@@ -87,7 +88,7 @@ class LoopThread:
 
 
 class Stuck(Exception):
-    """The loop did not come back in time."""
+    """The loop did not return in time."""
 
 
 class LoopInterrupted(Exception):
@@ -97,11 +98,11 @@ class LoopInterrupted(Exception):
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
     async with asyncio.timeout(_SETTLING):
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports tell their protocols in the next turn
+        await asyncio.sleep(0)  # transports notify their protocols in the next iteration
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Keeps its connections, looks up names on daemon threads, and drops errors that no caller waits for."""
+    """An event loop that keeps its connections, looks up names on daemon threads, and ignores unhandled errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,15 +110,15 @@ class _Loop(asyncio.SelectorEventLoop):
         self.set_exception_handler(_ignore)
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """As the base's; the transport is kept for `abort_connections`."""
+        """See the base class; keeps the transport for `abort_connections`."""
         connection = await super().create_connection(*args, **kwargs)
         self.transports.add(connection[0])
         return connection
 
     async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
-        """As the base's, but not in an executor, whose threads the process would wait for at its end."""
+        """See the base class; doesn't use an executor, because the process waits for its threads at exit."""
         return await in_thread(partial(socket.getaddrinfo, host, port, **kwargs), "event-hubs-lookup")
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An error that no caller waits for is dropped; asyncio would log it."""
+    """Ignore an error that no caller waits for; asyncio would log it."""

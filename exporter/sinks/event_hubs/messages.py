@@ -1,4 +1,4 @@
-"""A record as an Event Hubs message."""
+"""Conversion of a record to an Event Hubs message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ MAX_PROPERTY: Final = 256
 
 
 def message(record: Record, message_format: MessageFormat) -> EventData:
-    """The message of a record. Raises ValueError for a record that cannot be encoded.
+    """Return the message of a record. Raises ValueError for a record that can't be encoded.
 
-    Properties are strings only: a Python consumer and 32-bit numbers do not go together. One that is not known is left
-    out.
+    All properties are strings, because the SDK for Python doesn't handle 32-bit numbers; unknown ones are omitted.
     """
     event = record.readable_event
     properties = {
@@ -43,18 +42,18 @@ def message(record: Record, message_format: MessageFormat) -> EventData:
 
 
 def partition_key(subject: str) -> str | None:
-    """Equal for equal subjects, so that the records of one event stay in order; None where there is none."""
+    """Return the partition key: equal for equal subjects, so that an event's records stay in order; None if empty."""
     if len(subject) <= MAX_PARTITION_KEY:
         return subject or None
     return hashlib.sha256(subject.encode()).hexdigest()
 
 
 def _sample(record: Record) -> bytes:
-    """For consumers of Microsoft's sample "virtual-machines-python-scheduled-events-central-logging", as JSON.
+    """Return the JSON of Microsoft's sample "virtual-machines-python-scheduled-events-central-logging".
 
-    Like there: Azure's fields as they are, but the resources as one text (the sample drops all but the first, here they
-    are joined by commas) and NotBefore without spaces; and where there is no event, only the last four fields. `Time`
-    is UTC.
+    As in the sample, Azure's fields are unchanged, except that NotBefore has no spaces and the resources are one text:
+    all of them, joined by commas, where the sample keeps only the first. Without an event, only the last four fields.
+    `Time` is UTC.
     """
     event = record.data["event"] if isinstance(record.data["event"], dict) else {}
     resources = event.get("Resources")

@@ -1,13 +1,13 @@
-"""Delivers to Event Hubs over AMQP with Azure's SDK: it loses nothing and never hangs.
+"""The destination for Event Hubs over AMQP, with Azure's SDK: it loses no record and never blocks indefinitely.
 
-The SDK's sync client cannot be interrupted and deadlocks on close; its buffered mode loses. So: the asyncio client, on
-a loop of its own, every call under a deadline, and a client that met any error which is not the record's own is thrown
-away. It is connected on demand and closed when idle, since a namespace counts connections. The SDK repeats a send whose
-acknowledgement is lost, so a consumer may see a record twice, with the same `message_id`.
+The SDK's sync client can't be interrupted and deadlocks on close; its buffered mode loses messages. So this module uses
+the asyncio client on a separate loop, with a deadline for every call, and discards a client after any error that the
+record didn't cause. It connects on demand and disconnects when idle, because a namespace limits connections. The SDK
+repeats a send whose acknowledgement is lost, so a consumer may receive a record twice, with the same `message_id`.
 
-A batch has one partition key, so that a backlog costs a round trip for each event. The SDK has a lock around each send
-of a client, and each client has a connection of its own: two batches at a time are two connections. So one it is, but
-for a backlog that drains slowly; then several lanes, each a client, send batches of different subjects at a time.
+A batch has one partition key, so a backlog costs a round trip for each event. The SDK serializes the sends of a client,
+and each client has a separate connection, so two concurrent batches need two connections. One is enough, unless a
+backlog drains slowly; then several clients send batches of different subjects concurrently.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLOSING: Final = 1.0  # seconds that a client gets to close
+_CLOSING: Final = 1.0  # seconds for a client to close
 _STOPPING: Final = 0.5  # seconds for its thread to end
 _GRACE: Final = 2.0  # seconds beyond the deadlines after which the loop counts as stuck
 _STEPS: Final = 4  # deadlines in a send: to connect, and for the few batches that records fill
-LANES: Final = 5
-"""At most so many connections, and subjects whose records are under way."""
+MAX_CONNECTIONS: Final = 5
+"""Maximum number of connections, and of subjects whose records are being sent."""
 WIDEN_AFTER: Final = 10
 WIDEN_SECONDS: Final = 0.05
-"""A backlog drains slowly after so many sends without a pause that took so long on average; the first, which may have
-had to connect, is not counted."""
-_OPENING: Final = 5.0  # seconds in which a further connection is made, or done without
+"""A backlog drains slowly if more than `WIDEN_AFTER` sends without a pause took this long on average.
+
+The first send isn't measured, because it may include connecting.
+"""
+_OPENING: Final = 5.0  # seconds to make a further connection, before the send continues without it
 
 
 class _Portion(Struct):
@@ -61,15 +63,15 @@ class _Portion(Struct):
 
 
 class _DrainRate(Struct):
-    """How fast a backlog drains, and over how many lanes for that reason."""
+    """The speed at which a backlog drains, and the resulting number of connections."""
 
     connections: int = 1
-    most: int = LANES
+    most: int = MAX_CONNECTIONS
     sends: int = 0
     seconds: float = 0.0
 
     def sent(self, seconds: float) -> None:
-        """A send without a pause before it took so long."""
+        """Add the duration of a send that had no pause before it."""
         self.sends += 1
         if self.sends > 1:
             self.seconds += seconds
@@ -77,21 +79,20 @@ class _DrainRate(Struct):
             self.connections = self.most
 
     def restart(self) -> None:
-        """A send failed: what follows goes over one lane again."""
+        """Return to one connection after a failed send."""
         self.connections, self.sends, self.seconds = 1, 0, 0.0
 
     def limit(self, connections: int) -> None:
-        """There are no more than so many for this backlog."""
+        """Limit the connections for this backlog to those that could be made."""
         self.connections = self.most = connections
 
 
 class EventHubsDestination:
-    """Delivers to one event hub. The shape is described in `exporter.sinks`.
+    """A destination for one event hub. `exporter.sinks` describes the interface.
 
-    Reached by the connection string of `settings`, or by its namespace with an Azure identity; `credential` makes an
-    asyncio credential and defaults to azure-identity's `DefaultAzureCredential`, of which there is one. `deadline` is
-    for each step of a send (connecting, each batch), in seconds. Raises ValueError with a sentence for what cannot
-    work.
+    It uses the connection string of `settings`, or its namespace with an Azure identity; then `credential` makes the
+    asyncio credential, by default one `DefaultAzureCredential` of azure-identity. `deadline` (seconds) applies to each
+    step of a send: connecting, and each batch. Raises ValueError if the settings can't work.
     """
 
     name: Final = "event_hubs"
@@ -116,20 +117,20 @@ class EventHubsDestination:
         self._lock = threading.Lock()
         self._closed = False
         self._thread: LoopThread | None = None
-        # These two belong to the loop.
+        # Used on the loop only.
         self._clients: list[EventHubProducerClient] = []
         self._credential: Any = None
 
     @property
     def subjects(self) -> int:
-        """More than one while a backlog drains slowly."""
+        """Maximum subjects in the next `send`: more than 1 while a backlog drains slowly."""
         return self._drain_rate.connections
 
     def send(self, records: Sequence[Record]) -> None:
-        """Return once the hub has acknowledged every record; raise `Retryable` or `Permanent` otherwise.
+        """Send the records, and return once the hub has acknowledged all of them.
 
-        Records of one subject stay in their order. Nothing is sent when one of them can never be. Where those of one
-        subject were acknowledged and those of another were not, the failure says so.
+        Blocks. Records of one subject stay in order. If one record can't be encoded or is too large, nothing is sent.
+        Raises `Retryable` or `Permanent`, with the `acknowledged` ids if only some subjects were acknowledged.
         """
         if not records:
             return
@@ -147,13 +148,13 @@ class EventHubsDestination:
         self._drain_rate.sent(self._last_used - began)
 
     def probe(self) -> int:
-        """Open what a send opens, and send nothing. The bytes that a message may have; raises `Failure` as `send`."""
+        """Connect as for a send. Return the maximum size of a message in bytes. Raises `Failure` as `send`."""
         return self._run(self._open(), 2 * self._deadline)
 
     def idle(self) -> float | None:
-        """Give the connection back when it was not used for a while.
+        """Close the connections if they were unused for the setting `idle_close`.
 
-        Answers in how many seconds that will be; None when there is none to give back.
+        Return the seconds until then; None if there is no connection to close.
         """
         self._drain_rate = _DrainRate()
         if self._thread is None or not self._clients:
@@ -164,12 +165,12 @@ class EventHubsDestination:
         unused = self._monotonic() - self._last_used
         if unused < self._idle_close:
             return self._idle_close - unused
-        with contextlib.suppress(Failure):  # closed or not, it is not used any more
+        with contextlib.suppress(Failure):  # they are no longer used, even if not closed
             self._run(self._discard(), _CLOSING)
         return None
 
     def close(self) -> None:
-        """End within 2 s, also a `send` that is under way in another thread, which then raises `Retryable`."""
+        """Close within 2 s. A `send` running in another thread raises `Retryable`."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -181,22 +182,22 @@ class EventHubsDestination:
         thread.stop(_STOPPING)
 
     def _portion(self, records: Sequence[Record]) -> _Portion:
-        """Ids are compared in folded case, and a key has the case that the record has: a subject may have several."""
+        """Encode the records of one subject. One subject has several keys if the case of its id changes."""
         try:
             runs = groupby(records, lambda record: partition_key(record.subject))
             return _Portion(
                 frozenset(record.id for record in records),
                 [(key, [message(record, self._format) for record in run]) for key, run in runs],
             )
-        except Exception as error:  # whatever it is, it is a record's own: no other record waits for it
-            raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
+        except Exception as error:  # a record caused it: reject it, so that no other record waits for it
+            raise Permanent("rejected", f"the record cannot be encoded ({type(error).__name__})") from error
 
     def _run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
-        """Run `work` on the loop; abandon the loop when it does not come back."""
+        """Run `work` on the loop; abandon the loop if it doesn't return."""
         with self._lock:
             if self._closed:
                 work.close()
-                raise Retryable("closed", "going down")
+                raise Retryable("closed", "the agent is stopping")
             if self._thread is None:
                 self._thread = LoopThread("event-hubs")
                 self._clients, self._credential = [], None
@@ -204,12 +205,12 @@ class EventHubsDestination:
         try:
             return thread.run(work, patience + _GRACE)
         except LoopInterrupted as error:
-            raise Retryable("closed" if self._closed else "other", "interrupted") from error
+            raise Retryable("closed" if self._closed else "other", "the send was interrupted") from error
         except Stuck as error:
             with self._lock:
                 self._thread = None if self._thread is thread else self._thread
             thread.stop(0)
-            raise Retryable("timeout", "the SDK did not come back from a call") from error
+            raise Retryable("timeout", "a call of the SDK did not return") from error
 
     # --- on the loop ---------------------------------------------------------------------------------------------
 
@@ -221,19 +222,19 @@ class EventHubsDestination:
                     batch for key, messages in portion.runs for batch in await self._fill(client, key, messages)
                 ]
         except Permanent:
-            raise  # the record's own, found before anything was sent: the client is as good as before
+            raise  # caused by the record, before anything was sent: the client is still usable
         except BaseException as error:
             await self._discard()
             raise _failure(error, sending=False) from error
         waiting, acknowledged = deque(portions), set[str]()
         connections = min(self._drain_rate.connections, len(waiting))
-        # What waits has this client at least, also where `close` has taken it from the others meanwhile.
+        # Always use this client, even if `close` has removed it from the others meanwhile.
         ready: list[EventHubProducerClient | None] = [client, *self._clients[1:connections]]
         ready += [None] * (connections - len(ready))
-        sending = [self._fill_connection(lane, waiting, acknowledged) for lane in ready]
+        sending = [self._fill_connection(each, waiting, acknowledged) for each in ready]
         try:
             errors = [error for error in await asyncio.gather(*sending, return_exceptions=True) if error is not None]
-        except BaseException:  # cancelled
+        except BaseException:  # canceled
             await self._discard()
             raise
         if connections > len(self._clients):
@@ -241,7 +242,7 @@ class EventHubsDestination:
         if errors:
             await self._discard()
             failures = [_failure(error, sending=True) for error in errors]
-            # What may pass comes first: the record's own is found again, when nothing else is in its way.
+            # Raise a transient failure first: one caused by a record occurs again in the next attempt.
             failure = min(failures, key=lambda failure: isinstance(failure, Permanent))
             if isinstance(failure, Failure):
                 failure.acknowledged = frozenset(acknowledged)
@@ -250,7 +251,7 @@ class EventHubsDestination:
     async def _fill_connection(
         self, client: EventHubProducerClient | None, waiting: deque[_Portion], acknowledged: set[str]
     ) -> None:
-        """Send what waits, one portion after the other, each whole; with a further client where there is none yet."""
+        """Send the waiting portions one by one, each completely; make a further client if there is none."""
         client = client or await self._further()
         while waiting and client is not None:
             portion = waiting.popleft()
@@ -268,7 +269,7 @@ class EventHubsDestination:
         return batch.max_size_in_bytes
 
     async def _connected(self) -> EventHubProducerClient:
-        """The client of the first lane, made where there is none."""
+        """Return the first client; make it if there is none."""
         if not self._clients:
             if self._make_credential is not None and self._credential is None:
                 self._credential = self._make_credential()
@@ -279,13 +280,15 @@ class EventHubsDestination:
         return self._address.client(self._credential, self._address.tls_context())
 
     async def _further(self) -> EventHubProducerClient | None:
-        """A further client, connected. None where there can't be one, as in a namespace that has no connection left:
-        then this backlog drains over those that there are."""
+        """Return a further, connected client; None if it can't be made, for example at the namespace's limit.
+
+        Then the backlog drains over the existing ones.
+        """
         client: EventHubProducerClient | None = None
         try:
             client = self._made()
             await asyncio.wait_for(client.create_batch(), _OPENING)
-        except Exception:  # whatever it is, the first connection works and is enough
+        except Exception:  # ignore any error: the first connection works and is enough
             await _close_all([client] if client else [])
             return None
         self._clients.append(client)
@@ -294,7 +297,7 @@ class EventHubsDestination:
     async def _fill(
         self, client: EventHubProducerClient, key: str | None, messages: Sequence[EventData]
     ) -> list[EventDataBatch]:
-        """All messages in as few batches as the hub's limit allows; Permanent if one of them alone is too large."""
+        """Return the messages in as few batches as the hub's limit allows. Raises Permanent if one is too large."""
         batches: list[EventDataBatch] = []
         for event in messages:
             if batches and _added(batches[-1], event):
@@ -303,12 +306,15 @@ class EventHubsDestination:
             if not _added(batch, event):
                 parts: Any = event.body
                 size, limit = len(b"".join(parts)), batch.max_size_in_bytes
-                raise Permanent("too-large", f"{size} bytes, the event hub takes messages of {limit}")
+                raise Permanent("too-large", f"the record has {size} bytes, the limit of the event hub is {limit}")
             batches.append(batch)
         return batches
 
     async def _discard(self, keep: int = 0) -> None:
-        """Throw the clients away, but for the first so many, with every connection that they forget to close."""
+        """Discard the clients, except the first `keep`.
+
+        With `keep` 0, or if one doesn't close in time, discard all clients and abort every connection.
+        """
         clients = self._clients[keep:]
         if not clients:
             return
@@ -327,7 +333,7 @@ class EventHubsDestination:
 
 
 async def _close_all(clients: Sequence[EventHubProducerClient]) -> bool:
-    """Whether all of them closed in time; closed or not, they are not used any more."""
+    """Close the clients. Return whether all closed in time; the others are not used again either."""
     closing = [asyncio.wait_for(client.close(), _CLOSING) for client in clients]
     return not any(await asyncio.gather(*closing, return_exceptions=True))
 
@@ -335,19 +341,19 @@ async def _close_all(clients: Sequence[EventHubProducerClient]) -> bool:
 def _added(batch: EventDataBatch, event: EventData) -> bool:
     try:
         batch.add(event)
-    except ValueError:  # the SDK's word for a batch that is full
+    except ValueError:  # the SDK's error for a full batch
         return False
     return True
 
 
 def _failure(error: BaseException, *, sending: bool) -> BaseException:
-    """What to raise for `error`: a cancellation stays one, everything else becomes a `Failure`.
+    """Return the exception to raise for `error`: a cancellation unchanged, else a `Failure`.
 
-    Nothing that happens before a record is sent can be the record's own.
+    An error before the first send (`sending` false) is never attributed to a record.
     """
     if isinstance(error, Failure | asyncio.CancelledError):
         return error
     failure = translate(error)
     if isinstance(failure, Permanent) and not sending:
-        return Retryable("configuration", f"Event Hubs refuses the connection ({failure.detail})", needs_operator=True)
+        return Retryable("configuration", f"Event Hubs rejected the connection ({failure.detail})", needs_operator=True)
     return failure

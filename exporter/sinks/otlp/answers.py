@@ -1,14 +1,14 @@
-"""What an answer of an OTLP collector means, and what its absence means. Nothing here touches the network.
+"""Interpretation of an OTLP collector's response, or of a missing one. Does no I/O.
 
-answer                                         is
+response                                       result
 2xx, decoded, nothing rejected                 delivered
-2xx, some of the records rejected              PartlyRejected: the protocol forbids to send them again
-2xx, all of them rejected; 400 413 422         Permanent: the record's own, or that of one of a batch
-no answer in time, broken, 429 502 503 504     Retryable, `Retry-After` obeyed
-everything else (401 403 404 3xx 500 HTML …)   Retryable with `needs_operator`: slowly, and the record waits
+2xx, some records rejected                     PartlyRejected: the protocol forbids a retry
+2xx, all records rejected; 400 413 422         Permanent: caused by the record, or by one of a batch
+none in time, incomplete, 429 502 503 504      Retryable, honors `Retry-After`
+everything else (401 403 404 3xx 500 HTML …)   Retryable with `needs_operator`: slow retries, the record waits
 
-A collector that rejects more records than it was sent rejects all of them. One that rejects less than none gives no
-answer that could be understood: the records wait.
+A rejection of more records than were sent is a rejection of all. A negative number of rejected records is an invalid
+response: the records wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from exporter.http.tls import UnusableFile
 from exporter.http.transport import InvalidAnswer, ProxyRefused
 from exporter.sinks.reasons import Reason
 
-MAX_RETRY_AFTER: Final = 300.0  # seconds; no collector may silence us for longer in one answer
+MAX_RETRY_AFTER: Final = 300.0  # seconds; the longest pause that one response can cause
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
@@ -43,9 +43,10 @@ _NEEDS_OPERATOR: Final[Mapping[int, Reason]] = {401: "unauthorized", 403: "unaut
 
 
 def judge(response: httpx.Response, content: bytes, records: int, now: float) -> Failure | str:
-    """What the answer to so many records is: the failure, or the collector's warning of a success ("" mostly).
+    """Return the failure that the response means; for a success the collector's warning, usually "".
 
-    `content` is its body, `now` a Unix time in seconds. Texts of the collector are in it as they came.
+    `content` is the body, `records` the number of records sent, `now` a Unix time in seconds. The result quotes the
+    collector's texts unchanged.
     """
     media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if not response.is_success:
@@ -55,9 +56,9 @@ def judge(response: httpx.Response, content: bytes, records: int, now: float) ->
     except Retryable as failure:
         return failure
     rejected = partial.rejected_log_records
-    message = f"by the collector: {partial.error_message or 'it gives no reason'}"
+    message = f"by the collector: {partial.error_message or 'no reason given'}"
     if rejected < 0:
-        return Retryable("protocol", f"a success that rejects {rejected} records", needs_operator=True)
+        return Retryable("protocol", f"success response that rejects {rejected} records", needs_operator=True)
     if 0 < rejected < records:
         return PartlyRejected("rejected", message, rejected=rejected)
     return Permanent("rejected", message) if rejected else str(partial.error_message)
@@ -76,7 +77,7 @@ def _refusal(response: httpx.Response, message: str, now: float) -> Failure:
 
 
 def _decode(media: str, content: bytes) -> ExportLogsServiceResponse:
-    """The message of a success. Nothing at all is one too: so answer some backends, with 200, 202 or 204."""
+    """Return the message of a success. An empty body counts too: some backends send it with 200, 202, or 204."""
     decoded = ExportLogsServiceResponse()
     try:
         if media == _PROTOBUF:
@@ -86,15 +87,17 @@ def _decode(media: str, content: bytes) -> ExportLogsServiceResponse:
         elif content or media not in (*_UNSPECIFIC, _JSON):
             shown = re.sub(r"[^\w/+.-]", "?", media)[:60] or "without a content type"
             raise Retryable(
-                "protocol", f"a success that is not OTLP ({shown}); is it the right address?", needs_operator=True
+                "protocol", f"success response that is not OTLP ({shown}); check the address", needs_operator=True
             )
     except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise Retryable("protocol", f"a success that cannot be decoded as {media}", needs_operator=True) from error
+        raise Retryable(
+            "protocol", f"success response that cannot be decoded as {media}", needs_operator=True
+        ) from error
     return decoded
 
 
 def _status_message(content: bytes) -> str:
-    """The sentence of a `google.rpc.Status`, which OTLP asks for in refusals; any other body is not repeated."""
+    """Return the message of a `google.rpc.Status`, which OTLP requires for errors; "" for any other body."""
     status = Status()
     try:
         status.ParseFromString(content)
@@ -104,30 +107,33 @@ def _status_message(content: bytes) -> str:
 
 
 FOREIGN: Final = (Aborted, Flooded, UnusableFile, InvalidAnswer, OSError, ValueError, httpx.InvalidURL)
-"""All that a request is known to raise instead of an answer."""
+"""All exceptions that a request is known to raise."""
 
 
 def translate(error: Exception, exchange: Exchange, deadline: float, *, through_proxy: bool) -> Retryable:
-    """The border: what it means when there is no answer. Foreign texts are not repeated: they hold whole addresses and
-    headers. `deadline` is the seconds that the request had. A request that was under way may have been too large
-    for the deadline, or for somebody on the way who hangs up instead of answering 413."""
+    """Return the failure for a request without a response.
+
+    It quotes no text of `error`, which can contain whole addresses and headers. `deadline` is the request's time limit
+    in seconds. `smaller` is set if the request may have been too large: for the deadline, or for a proxy that closes
+    the connection instead of returning 413.
+    """
     kind = type(error).__name__
-    hung_up = f"the collector cannot be reached or hung up ({kind})"
+    hung_up = f"the collector is unreachable or closed the connection ({kind})"
     at_proxy = isinstance(error, ProxyRefused) or (through_proxy and exchange.stage is Stage.CONNECT)
-    unreachable = f"the proxy cannot be reached or refuses ({kind})" if at_proxy else hung_up
-    ours = not exchange.received  # a ValueError may also come of an answer's own numbers
+    unreachable = f"the proxy is unreachable or refuses the connection ({kind})" if at_proxy else hung_up
+    before_response = not exchange.received  # a response's numbers can cause a ValueError too
     table: tuple[tuple[type[Exception], Reason, str, bool], ...] = (
-        (Aborted, "closed", "going down", False),
-        (Flooded, "protocol", "an answer longer than any answer needs", True),
-        (UnusableFile, "configuration", f"a CA, certificate or key file that cannot be used ({error})", True),
+        (Aborted, "closed", "the agent is stopping", False),
+        (Flooded, "protocol", "the response is too long", True),
+        (UnusableFile, "configuration", f"unusable CA, certificate, or key file ({error})", True),
         (ssl.SSLCertVerificationError, "tls", "the collector's certificate is not trusted", True),
-        (ssl.SSLError, "tls", f"TLS could not be agreed ({kind})", False),
-        (TimeoutError, "timeout", f"no whole answer within {deadline:g} s", False),
-        (socket.gaierror, "dns", "the collector's name is not known", False),
+        (ssl.SSLError, "tls", f"TLS handshake failed ({kind})", False),
+        (TimeoutError, "timeout", f"no complete response within {deadline:g} s", False),
+        (socket.gaierror, "dns", "the collector's host name is unknown", False),
         (OSError, "connect", unreachable, False),
         (InvalidAnswer, "connect", hung_up, False),
-        (Exception, "configuration", f"an address or header that cannot work ({kind})", True)
-        if ours
+        (Exception, "configuration", f"unusable address or header ({kind})", True)
+        if before_response
         else (Exception, "connect", hung_up, False),
     )
     _, reason, detail, needs_operator = next(row for row in table if isinstance(error, row[0]))

@@ -1,7 +1,7 @@
-"""The HTTP of the OTLP destination: one POST that ends in a true success or raises a `Failure`.
+"""The HTTP client of the OTLP destination: one POST that succeeds or raises a `Failure`.
 
-A send ends by its deadline after reading a bounded answer, redirects are not followed, and of the environment the
-proxies and the CA bundle are used, never `.netrc`. What an answer or its absence means is in `answers`.
+A send ends by its deadline, reads a limited response, and follows no redirects. From the environment it uses proxies
+and the CA bundle, never `.netrc`. `answers` interprets the response, or a missing one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from exporter.secrets import Sieve, header_secrets
 from exporter.sinks.otlp.answers import FOREIGN, judge, translate
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-_MAX_QUOTED: Final = 200  # characters of the collector's own words in an error
-_GZIP_OR_ZLIB: Final = 32  # zlib's word for finding out by itself which of the two headers it is
+_MAX_QUOTED: Final = 200  # characters of the collector's text in an error
+_GZIP_OR_ZLIB: Final = 32  # zlib's flag to detect which of the two headers it is
 _CLOSE_SECONDS: Final = 1.0
 _CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _HEADERS: Final = {
@@ -42,11 +42,11 @@ _log = logging.getLogger(__name__)
 
 
 class CollectorClient:
-    """Posts to the address of `settings`, one request at a time; `close` may come from another thread.
+    """A client for the address of `settings`, one request at a time. Any thread may call `close`.
 
-    Its timeout is for the whole of a request: lookup, connection, a second connection, headers and body. Its headers
-    are added to every request and never repeated in an error. The proxies and, where it names no authorities, the CA
-    bundle are those of `environ`. `wall` gives POSIX seconds.
+    The timeout of `settings` is for a complete request: lookup, connection, a second connection, headers, and body. Its
+    headers are added to every request and never quoted in an error. `environ` provides the proxies and, if `settings`
+    names no authorities, the CA bundle. `wall` returns POSIX seconds.
     """
 
     def __init__(self, settings: OtlpSettings, environ: Mapping[str, str], wall: Callable[[], float]) -> None:
@@ -63,8 +63,10 @@ class CollectorClient:
         self._closed = False
 
     def post(self, content: bytes, records: int) -> Mapping[str, str]:
-        """Send a protobuf message of so many records, compressed as the settings say. Returns the headers of a true
-        success. Raises `Failure`, without its cause: the texts of that may hold addresses and headers."""
+        """Send a protobuf message with this many records. Return the headers of the success response.
+
+        Blocks up to the timeout. Raises `Failure` without its cause, whose texts can contain addresses and headers.
+        """
         failure: Failure
         with self._busy:
             try:
@@ -75,7 +77,7 @@ class CollectorClient:
             except Failure as error:
                 failure = error
         if self._closed and isinstance(failure, Retryable):
-            failure = Retryable("closed", "going down")
+            failure = Retryable("closed", "the agent is stopping")
         raise failure from None
 
     def give_back(self) -> None:
@@ -84,7 +86,7 @@ class CollectorClient:
             self._drop_client()
 
     def close(self) -> None:
-        """For good, from any thread: a request under way ends within a quarter second, a later one at once."""
+        """Close the client permanently, from any thread: a running request ends within 0.25 s, a later one at once."""
         self._closed = True
         self._exchange.abort()
         if self._busy.acquire(timeout=_CLOSE_SECONDS):
@@ -116,7 +118,7 @@ class CollectorClient:
             verdict.args = (f"{verdict.reason}: {verdict.detail}",)
             raise verdict
         if verdict:
-            _log.warning("the collector took what it was sent, with a warning: %s", self._quotable(verdict))
+            _log.warning("the collector accepted the records with a warning: %s", self._quotable(verdict))
         return response.headers
 
     def _make_transport(self) -> Transport:
@@ -130,33 +132,35 @@ class CollectorClient:
         return Transport(self._exchange, connect_seconds=timeout, tls=self._tls.context, proxy=proxy)
 
     def _quotable(self, text: str) -> str:
-        """The other side's words, cut, on one line and without any credential that the request carried."""
+        """Return the collector's text, truncated, on one line, without any credential of the request."""
         text = self._sieve(text, 4 * _MAX_QUOTED)
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_MAX_QUOTED]
 
 
 def _read(response: httpx.Response) -> bytes:
-    """The body as it was meant, never more than the cap."""
+    """Return the decoded body, at most `MAX_RESPONSE_BYTES`. Raises `Disconnected` if it may be incomplete."""
     content = b"".join(response.iter_raw())
     headers = response.headers
     unannounced = "Content-Length" not in headers and "Transfer-Encoding" not in headers
     if unannounced and not content and response.status_code != httpx.codes.NO_CONTENT:
-        # An answer that ends with its connection and says nothing may have been cut off anywhere.
-        raise Disconnected("the answer ended early")
+        # An empty response without a length may have been cut off anywhere.
+        raise Disconnected("the response ended early")
     return _plain(content, headers.get("Content-Encoding", "").strip().lower())
 
 
 def _plain(content: bytes, encoding: str) -> bytes:
-    """The body without its content coding. We ask for none; some proxies compress all the same, and whether the record
-    was taken stands inside."""
+    """Return the body without its content coding.
+
+    The client requests none, but some proxies compress the response, which contains the number of rejected records.
+    """
     if encoding in ("", "identity") or not content:
         return content
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Retryable("protocol", "an answer in an encoding that was not asked for", needs_operator=True)
+        raise Retryable("protocol", "response with an encoding that was not requested", needs_operator=True)
     unpacking = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
     with contextlib.suppress(zlib.error):
         plain = unpacking.decompress(content, MAX_RESPONSE_BYTES)
         if unpacking.eof:
             return plain
-    detail = f"an answer that is not {encoding} as it says, or of more than {MAX_RESPONSE_BYTES} bytes"
+    detail = f"response that is not valid {encoding}, or exceeds {MAX_RESPONSE_BYTES} bytes"
     raise Retryable("protocol", detail, needs_operator=True)

@@ -1,12 +1,14 @@
-"""OpenTelemetry logs over OTLP/HTTP: one record is one log record, and a request holds many.
+"""OpenTelemetry logs over OTLP/HTTP: each record is one log record, and a request has many.
 
-The SDK's log processors lose what the outbox is there to keep (a batch is dropped seconds after the collector went
-away, a flush returns True regardless), and its exporter calls a redirect, a log in page and a `partial_success` with
-rejected records a success. So of the SDK only the encoder is used, and `client` sends. Its log API is still private:
-whatever touches it is in this file, tested with the lowest and the newest version that pyproject.toml allows.
+The SDK's log processors lose records that the outbox keeps: they drop a batch seconds after the collector becomes
+unavailable, and a flush always returns True. The SDK's exporter treats a redirect, a sign-in page, and a
+`partial_success` with rejected records as success. So this package uses only the SDK's encoder, and `client` sends. The
+SDK's log API is still private: only this file uses it, tested with the lowest and the newest version that
+pyproject.toml allows.
 
-Of the attributes `azure_scheduled_event.*` is ours (OpenTelemetry keeps `azure.*` for itself). The core makes records
-of values that every output can encode (`core.strict_json.encodable`); here they are cut and given one of OTLP's types.
+The agent's own attributes are `azure_scheduled_event.*`, because OpenTelemetry reserves `azure.*`. Every output can
+encode the values of a record (`core.strict_json.encodable`); this module truncates them and converts them to OTLP's
+types.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS: Final = 100
 BATCH_BYTES: Final = 1 << 20
-"""Of a request with more than one record, before it is compressed. Collectors take 4 MiB and more by default."""
-ALONE_SECONDS: Final = 600.0
-"""After a rejection of some records of a request, requests have one record, so that the next one names its record."""
+"""Maximum size of a request with several records before compression. Collectors accept at least 4 MiB by default."""
+SINGLE_SECONDS: Final = 600.0
+"""Time after a partial rejection in which requests have one record, so that a rejection identifies its record."""
 
 
 class OtlpDestination:
-    """Delivers to an OTLP/HTTP collector. The shape is described in `exporter.sinks`.
+    """A destination for an OTLP/HTTP collector. `exporter.sinks` describes the interface.
 
-    A send ends within the timeout of `settings`, whatever the collector does. A proxy that `environ` names is used,
-    redirects are not followed. The resource attributes and the service name of `settings` replace what a record knows
-    of its VM. A connection that was not used for `idle_close` seconds is closed.
+    A send ends within the timeout of `settings`. It uses the proxies of `environ` and follows no redirects. The
+    resource attributes and the service name of `settings` override a record's VM attributes. A connection that was
+    unused for `idle_close` seconds is closed.
     """
 
     name: Final = "otlp"
@@ -68,18 +70,18 @@ class OtlpDestination:
         self._idle_close = idle_close
         self._monotonic = monotonic
         self._last_sent: float | None = None
-        self._alone_until = -math.inf
+        self._single_until = -math.inf
 
     @property
     def batch_size(self) -> int:
-        """Records in one request: one, for `ALONE_SECONDS` after some of a request were rejected."""
-        return 1 if self._monotonic() < self._alone_until else BATCH_RECORDS
+        """Maximum records in one request: 1 for `SINGLE_SECONDS` after a partial rejection."""
+        return 1 if self._monotonic() < self._single_until else BATCH_RECORDS
 
     def send(self, records: Sequence[Record]) -> None:
-        """Return once the collector has acknowledged every record; raise `Retryable`, `Permanent` or `PartlyRejected`
-        otherwise.
+        """Send the records in one request, in order, and return once the collector has acknowledged all of them.
 
-        All of them are one request, in their order. What is too much for one is refused without a request.
+        Blocks. Raises `Retryable`, `Permanent`, or `PartlyRejected`; `Permanent` without a request for several records
+        that are too large together.
         """
         content = self._encode(records)
         if len(records) > 1 and len(content) > BATCH_BYTES:
@@ -87,19 +89,19 @@ class OtlpDestination:
         try:
             self._client.post(content, len(records))
         except PartlyRejected:
-            self._alone_until = self._monotonic() + ALONE_SECONDS
+            self._single_until = self._monotonic() + SINGLE_SECONDS
             raise
         finally:
             self._last_sent = self._monotonic()
 
     def probe(self) -> Mapping[str, str]:
-        """POST an `ExportLogsServiceRequest` without any record; the headers of the answer. Raises as `send` does."""
+        """Send an `ExportLogsServiceRequest` without records. Return the response headers. Raises as `send`."""
         return self._client.post(b"", 0)
 
     def idle(self) -> float | None:
-        """Give the connection back when it was not used for a while: a collector closes it at some time anyway.
+        """Close the connection if it was unused for `idle_close` seconds.
 
-        Answers in how many seconds that will be; None when there is none to give back.
+        Return the seconds until then; None if there is no connection to close.
         """
         if self._last_sent is None:
             return None
@@ -111,20 +113,20 @@ class OtlpDestination:
         return None
 
     def close(self) -> None:
-        """End at once, also a `send` that is under way in another thread, which then raises `Retryable`."""
+        """Close at once. A `send` running in another thread raises `Retryable`."""
         self._client.close()
 
     def _encode(self, records: Sequence[Record]) -> bytes:
-        """The `ExportLogsServiceRequest` with these records; Permanent where there is none.
+        """Return the `ExportLogsServiceRequest` with these records. Raises Permanent if one can't be encoded.
 
-        What the records know of their VM is written once for all that know the same in a row: a repeated field of
-        protobuf may come in several pieces, and the order of the records is kept.
+        Consecutive records with the same VM attributes share one resource. A repeated field of protobuf may be encoded
+        in several parts, so the order of the records is kept.
         """
         try:
             runs = groupby(records, resource_attributes)
             return b"".join(self._encode_run(of_vm, run) for of_vm, run in runs)
-        except Exception as error:  # whatever the SDK raises is a record's own: no other record waits for it
-            raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
+        except Exception as error:  # a record caused it: reject it, so that no other record waits for it
+            raise Permanent("rejected", f"the record cannot be encoded ({type(error).__name__})") from error
 
     def _encode_run(self, of_vm: Mapping[str, AttributeValue], records: Iterable[Record]) -> bytes:
         resource = Resource({"service.version": __version__, **of_vm, **self._operator})
@@ -136,7 +138,7 @@ def _log_record(record: Record) -> LogRecord:
     at = unix_nanoseconds(record.time)
     return LogRecord(
         timestamp=at,
-        observed_timestamp=at,  # `time` is when we observed it; a later try must not look like a later fact
+        observed_timestamp=at,  # `time` is the time of observation; a retry must not change it
         severity_number=SeverityNumber(SEVERITY_NUMBERS.get(record.severity, 9)),
         severity_text=record.severity,
         body=body(record),
@@ -149,7 +151,7 @@ AttributeValue = str | bool | int | float | tuple[str, ...]
 
 ROOT: Final = "azure_scheduled_event"
 UNKNOWN_DURATION: Final = -1
-"""`DurationInSeconds` where Azure does not know it [Query for events]."""
+"""`DurationInSeconds` if Azure doesn't know the duration [Query for events]."""
 
 _MAX_TEXT: Final = 8192
 _MAX_ITEMS: Final = 1000
@@ -203,7 +205,7 @@ _RESOURCE_FIELDS: Final = (
 
 
 def log_attributes(record: Record) -> dict[str, AttributeValue]:
-    """The attributes of `record`; what it does not know is left out."""
+    """Return the attributes of `record`, without unknown ones."""
     event = record.readable_event
     values: dict[str, Any] = {f"{ROOT}.{name}": event.get(field) for name, field in _EVENT_FIELDS}
     values |= {f"{ROOT}.{name}": record.data.get(key) for name, key in _DATA_FIELDS}
@@ -219,24 +221,24 @@ def log_attributes(record: Record) -> dict[str, AttributeValue]:
 
 
 def resource_attributes(record: Record) -> dict[str, AttributeValue]:
-    """The VM that `record` speaks of, in OpenTelemetry's words; empty ones are left out."""
+    """Return the VM of `record` as OpenTelemetry's resource attributes, without empty ones."""
     vm = record.data["vm"]
     known = {name: _attribute(vm[key]) for name, key in _RESOURCE_FIELDS if vm.get(key)}
     return {"cloud.provider": "azure", "cloud.platform": "azure.vm", **known}
 
 
 def body(record: Record) -> str:
-    """The sentence for a person, or the kind where there is none."""
+    """Return the human-readable message, or the kind if there is none."""
     return str(_attribute(record.data.get("message") or record.kind))
 
 
 def unix_nanoseconds(instant: datetime) -> int:
-    """Nanoseconds since 1970, whole microseconds, never negative (protobuf has no sign here)."""
+    """Return the nanoseconds since 1970, in whole microseconds, at least 0 (protobuf's field is unsigned)."""
     return max(0, (instant - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
 def _attribute(value: Any) -> AttributeValue:
-    """A value of bounded length; one that OTLP has no type for as JSON."""
+    """Return the value with a limited length; as JSON if OTLP has no type for it."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     if isinstance(value, bool | int | float):

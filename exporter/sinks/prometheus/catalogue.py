@@ -21,7 +21,7 @@ from exporter.core.state import CLOSING, StartedBy, TransitionKind
 
 PREFIX: Final = "azure_scheduled_events_"
 OTHER: Final = "other"
-"""Label value for a value outside of its closed set."""
+"""Label value for a value outside its closed set."""
 
 EVENT_TYPES: Final = (*KNOWN_TYPES, OTHER)
 EVENT_STATUSES: Final = (*KNOWN_STATUSES, OTHER)
@@ -44,17 +44,17 @@ VM_FIELDS: Final = (
     "priority",
     "node",
 )
-"""Of `core.records.Vm`, in the order of the labels of `vm_info`."""
+"""Fields of `core.records.Vm`, in the order of the labels of `vm_info`."""
 
 MINUTE: Final = 60.0
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
-# Azure's documented minima (5, 10, 15 minutes) and its days-ahead notices each end a bucket.
+# Azure's documented minimum notices (5, 10, 15 minutes) and its notices of days each end a bucket.
 NOTICE: Final = (30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, HOUR, 4 * HOUR, 12 * HOUR, DAY, 3 * DAY, 7 * DAY)
 STARTED: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, HOUR, 4 * HOUR)
-# From the observer's threshold; 8 and 10 around the "paused for less than 10 seconds" that Azure promises for a freeze.
+# From the observer's threshold on. 8 and 10 are around Azure's "paused for less than 10 seconds" for a freeze.
 INTERRUPTION: Final = (0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-# Up to the deadline of the very first polls.
+# Up to the deadline of the first polls.
 POLL: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 125.0)
 SEND: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 
@@ -74,7 +74,7 @@ class Family(Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """Name in `/metrics`."""
+        """The name in `/metrics`."""
         return PREFIX + self.name
 
 
@@ -167,7 +167,7 @@ FAMILIES: Final = (
     Family(
         "event_series_dropped", "gauge", "Events of this VM without their own series, because more than 50 are open."
     ),
-    # what became of events
+    # outcomes of events
     Family(
         "events_observed_total", "counter", "Events of this VM that the agent has seen.", ("event_type", "event_source")
     ),

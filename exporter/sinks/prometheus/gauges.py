@@ -1,4 +1,4 @@
-"""The gauges, computed from the status at each scrape: pure, so that no gauge is kept after its event is gone."""
+"""Gauges, computed from the status at each scrape. Pure, so that no gauge outlives its event."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from exporter.sinks.prometheus import catalogue
 from exporter.text.terminal import printable
 
 MAX_EVENT_SERIES: Final = 50
-"""How many events of this VM, the most urgent ones, have series of their own."""
+"""Maximum number of events with separate series, for the most urgent events of this VM."""
 MAX_LABEL: Final = 256
-"""Characters. Azure's names are far shorter; text from outside must not make scrapes large."""
+"""Maximum characters. Azure's names are far shorter; external text must not make scrapes large."""
 
 Samples = Mapping[str, list[tuple[tuple[str, ...], float]]]
-"""Family name to its series: label values in the catalogue's order, and the value."""
+"""Series by family name: label values in the catalogue's order, and the value."""
 
 
 def known_word(value: str | None, known: tuple[str, ...]) -> str:
-    """`value` if it is in the closed set of its label, else `other`."""
+    """Return `value` if it is in the closed set of its label, else `other`."""
     return value if value is not None and value in known else catalogue.OTHER
 
 
 def label_value(value: str) -> str:
-    """Text from outside as a label value: at most `MAX_LABEL` characters, all visible, with escapes for the others."""
+    """Return external text as a label value: at most `MAX_LABEL` characters, with invisible ones escaped."""
     cleaned = printable(encodable(value))
     return cleaned if len(cleaned) <= MAX_LABEL else cleaned[: MAX_LABEL - 1] + "…"
 
 
 class _Gauges:
-    """Series by family. A value of None is not known and has no series."""
+    """Series by family. An unknown value (None) has no series."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[tuple[tuple[str, ...], float]]] = {}
@@ -48,7 +48,7 @@ class _Gauges:
 
 
 def gauges_before_first_status() -> Samples:
-    """The gauges while there is no status: the source is not up, and there are no events."""
+    """Return the gauges before the first status: the source is not up, and there are no events."""
     gauges = _Gauges()
     gauges.set("up", 0)
     _events(gauges, (), {})
@@ -56,7 +56,7 @@ def gauges_before_first_status() -> Samples:
 
 
 def gauges_of(status: Status, now: Instant) -> Samples:
-    """Every gauge that has a value at `now`, except those that the sink adds (the build, the certificate)."""
+    """Return every gauge that has a value at `now`, except those that the sink adds (the build, the certificate)."""
     gauges = _Gauges()
     _source(gauges, status, now)
     _vm(gauges, status)
@@ -94,7 +94,7 @@ def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, De
         counts[event_type, known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
-    shown: dict[str, EventNow] = {}  # two ids may be the same label once they are escaped
+    shown: dict[str, EventNow] = {}  # two ids can have the same label value after escaping
     for now in by_urgency[:MAX_EVENT_SERIES]:
         shown.setdefault(label_value(now.tracked.event.event_id), now)
     for name, now in shown.items():

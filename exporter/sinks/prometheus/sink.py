@@ -1,7 +1,7 @@
 """The Prometheus output: gauges computed at scrape from the last published status, counters incremented by facts.
 
-Any thread may publish, observe or render. No content of an event makes this fail: a word outside of its closed set
-counts as `other`, and text from outside is only used in labels of gauges, which vanish with their event.
+Any thread may publish, observe, or render. No event content causes an error: a value outside its closed set counts as
+`other`, and external text is only used in labels of gauges, which are removed with their event.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable", "outbox-corru
 
 
 def _openmetrics_format() -> Callable[[Collector], bytes]:
-    """The library's encoder. Its default escaping scheme tests each character of each name, which doubles the time of a
-    scrape; the names here need no escaping in any scheme. Older versions of the library have no schemes.
+    """Return the library's encoder with a fast escaping scheme.
+
+    The default scheme tests each character of each name, which doubles the time of a scrape; these names need no
+    escaping in any scheme. Older versions of the library have no schemes.
     """
     encode: Callable[..., bytes] = openmetrics_exposition.generate_latest
     scheme = getattr(openmetrics_exposition, "ALLOWUTF8", None)
@@ -72,10 +74,10 @@ _openmetrics: Final = _openmetrics_format()
 class PrometheusSink(Collector):
     """The content of `/metrics`.
 
-    `rules` are the names of the configured rules, `destinations` the configured destinations; another one has no series
-    until something is counted for it. `poll_failure_reasons` are the closed reasons of failed polls and approvals;
-    another word counts as `other`. `certificate_not_after` (POSIX seconds) and `config_reload_failures` are called at
-    each scrape; the owner of the web server replaces them.
+    `rules` and `destinations` are the configured names; other destinations have no series before their first count.
+    `poll_failure_reasons` is the closed set of reasons of failed polls and approvals; other values count as `other`.
+    `certificate_not_after` (POSIX seconds) and `config_reload_failures` are called at each scrape; the owner of the web
+    server replaces them.
     """
 
     def __init__(
@@ -89,9 +91,9 @@ class PrometheusSink(Collector):
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
-        # Otherwise PROMETHEUS_MULTIPROC_DIR, set for another program, would create files and lose the exemplars.
+        # Otherwise a PROMETHEUS_MULTIPROC_DIR set for another program would create files and lose the exemplars.
         values.ValueClass = values.MutexValue
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` would double the series of the counters
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` doubles the series of the counters
         self.certificate_not_after: Callable[[], float | None] = lambda: None
         self.config_reload_failures: Callable[[], int] = lambda: 0
         self._now = now
@@ -99,7 +101,7 @@ class PrometheusSink(Collector):
         self._status: Status | None = None
         self._rules = (*dict.fromkeys(rules),)
         self._failure_reasons = _closed(poll_failure_reasons)
-        # In no registry of the library: `collect` yields them in the order of the catalogue.
+        # Not in a registry of the library: `collect` yields them in the order of the catalogue.
         self._counters = {
             family.name: Counter(family.full_name, family.help, family.labels, registry=None)
             for family in catalogue.FAMILIES
@@ -136,18 +138,18 @@ class PrometheusSink(Collector):
     # -- the exposition
 
     def publish(self, status: Status) -> None:
-        """Show this status in scrapes from now on."""
+        """Set the status for later scrapes."""
         self._status = status
 
     def render(self, openmetrics: bool) -> tuple[str, bytes]:
-        """The content type and the body of `/metrics`."""
+        """Return the content type and the body of `/metrics`."""
         if openmetrics:
             return OPENMETRICS, _openmetrics(self._registry)
         return TEXT, text_format(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Every family in the order of the catalogue, those without series included."""
-        # Before the gauges: another thread may publish meanwhile, and what is counted is always on a gauge already.
+        """Yield every family in the order of the catalogue, including those without series."""
+        # Counters first: if another thread publishes meanwhile, the gauges already include everything counted here.
         counted = {name: list(metric.collect()) for name, metric in (self._counters | self._histograms).items()}
         samples = self._gauges()
         for family in catalogue.FAMILIES:
@@ -159,7 +161,7 @@ class PrometheusSink(Collector):
                 yield _gauge_or_info(self._with_tags(family), samples)
 
     def _with_tags(self, family: catalogue.Family) -> catalogue.Family:
-        """The family; `vm_info` has a label for each tag that is published."""
+        """Return the family, for `vm_info` with a label for each published tag."""
         if family.name != "vm_info" or self._status is None or not self._status.vm.tags:
             return family
         return replace(family, labels=(*family.labels, *(tag_label(name) for name, _ in self._status.vm.tags)))
@@ -207,7 +209,7 @@ class PrometheusSink(Collector):
                 assert_never(fact)
 
     def sent(self, destination: str, records: int, duration: float) -> None:
-        """Count a send: the destination acknowledged so many records after `duration` seconds."""
+        """Count a send: the destination acknowledged this many records after `duration` seconds."""
         self._count("destination_sends_total", destination)
         self._count("destination_records_sent_total", destination, amount=records)
         self._measure("destination_send_duration_seconds", destination, seconds=duration)
@@ -218,7 +220,7 @@ class PrometheusSink(Collector):
         self._count("destination_send_failures_total", destination, known_word(reason, SEND_FAILURES))
 
     def dropped(self, destination: str, reason: str, records: int) -> None:
-        """Count records that were given up undelivered."""
+        """Count records that were dropped undelivered."""
         self._count("destination_records_dropped_total", destination, known_word(reason, DROP_REASONS), amount=records)
 
     def _polled(self, poll: facts.Polled) -> None:
@@ -255,7 +257,7 @@ class PrometheusSink(Collector):
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: facts.InterruptionObserved) -> None:
-        """Measure an interruption; a clock that was set back is none."""
+        """Measure an interruption; ignore a clock that was set back."""
         kind, seconds = interruption.kind, interruption.seconds
         if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
             return
@@ -268,20 +270,25 @@ class PrometheusSink(Collector):
         (counter.labels(*labels) if labels else counter).inc(amount)
 
     def _measure(self, name: str, *labels: str, seconds: float, event_id: str = "") -> None:
-        """Add one observation to a histogram, with the event as its exemplar. A negative one (clocks differ) counts as
-        0: readers take a sum that decreases for a restart."""
+        """Add one observation to a histogram, with the event as its exemplar.
+
+        A negative value (from differing clocks) counts as 0, because readers interpret a decreasing sum as a restart.
+        """
         histogram = self._histograms[name]
         (histogram.labels(*labels) if labels else histogram).observe(max(0.0, seconds), _exemplar(event_id))
 
 
 def is_first_counted(transition: Transition) -> bool:
-    """Whether this is the first counted transition of its event; an event of unknown status counts at its end."""
+    """Return whether this transition is the first counted one of its event.
+
+    An event whose status was always unknown is counted when it ends.
+    """
     never_understood = transition.kind is TransitionKind.ENDED and transition.tracked.phase is Phase.UNKNOWN
     return transition.newly_seen or never_understood
 
 
 def _exemplar(event_id: str) -> dict[str, str] | None:
-    """The exemplar of an event; None also for an id that needs escaping, which readers of exemplars do not support."""
+    """Return the exemplar of an event; None without an id, or if it needs escaping, which readers don't support."""
     if not event_id or not visible(event_id) or not _ESCAPED.isdisjoint(event_id):
         return None
     return {"event_id": event_id[:MAX_EXEMPLAR_ID]}
@@ -301,8 +308,10 @@ def _gauge_or_info(family: catalogue.Family, samples: Samples) -> Metric:
 
 
 class WindowsProcessCollector(Collector):
-    """`process_*` under the names that the client libraries give them, which read them from /proc alone. Nothing where
-    `read` raises OSError."""
+    """The `process_*` metrics on Windows, with the names of the client libraries, which read only /proc.
+
+    Yields nothing if `read` raises OSError.
+    """
 
     def __init__(self, read: Callable[[], ProcessUsage] = process_usage) -> None:
         self._read = read

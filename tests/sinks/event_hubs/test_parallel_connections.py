@@ -13,7 +13,7 @@ import pytest
 from exporter.core.records import Record
 from exporter.errors import Failure, Retryable
 from exporter.simulator.event_hubs.broker import Broker
-from exporter.sinks.event_hubs.sink import LANES, WIDEN_AFTER, WIDEN_SECONDS, EventHubsDestination
+from exporter.sinks.event_hubs.sink import MAX_CONNECTIONS, WIDEN_AFTER, WIDEN_SECONDS, EventHubsDestination
 from tests.support.delivery_environment import Line, in_order
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_target import a_record, at_once, destination, refused
@@ -33,9 +33,9 @@ def widened(broker: Broker, **options: Any) -> EventHubsDestination:
     target = slow(broker, **options)
     for number in range(WIDEN_AFTER + 1):
         target.send([a_record(900 + number, subject=f"before-{number}")])
-    assert target.subjects == LANES
-    target.send([a_record(950 + number, subject=f"before-{number}") for number in range(LANES)])
-    broker.wait_connections(LANES, 30)
+    assert target.subjects == MAX_CONNECTIONS
+    target.send([a_record(950 + number, subject=f"before-{number}") for number in range(MAX_CONNECTIONS)])
+    broker.wait_connections(MAX_CONNECTIONS, 30)
     return target
 
 
@@ -73,7 +73,7 @@ def test_a_backlog_that_drains_slowly_has_several_until_it_is_drained(tmp_path: 
         assert in_order(arrived(broker), wanted)
         assert len(arrived(broker)) == len(wanted)
         assert {(m.message_id, m.partition_key) for m in broker.messages()} == {(r.id, r.subject) for r in wanted}
-        assert (broker.connections, broker.total_connections) == (LANES, LANES)
+        assert (broker.connections, broker.total_connections) == (MAX_CONNECTIONS, MAX_CONNECTIONS)
         line.turn()
         broker.wait_connections(1, 30)
         assert target.subjects == 1
@@ -94,11 +94,11 @@ def test_one_lane_that_hangs_costs_its_own_event_alone(broker: Broker) -> None:
     """The send ends by the deadline; what the other lanes delivered is acknowledged, and every connection is left."""
     target = widened(broker, deadline=2.0)
     broker.faults.add("no-disposition")
-    some = [a_record(number, subject=f"event-{number}") for number in range(1, LANES + 1)]
+    some = [a_record(number, subject=f"event-{number}") for number in range(1, MAX_CONNECTIONS + 1)]
     error = refused(target, *some)
     assert isinstance(error, Retryable)
     assert error.reason == "timeout"
-    assert len(error.acknowledged) == LANES - 1
+    assert len(error.acknowledged) == MAX_CONNECTIONS - 1
     assert error.acknowledged < {record.id for record in some}
     broker.wait_connections(0, 30)
     assert target.subjects == 1
@@ -167,7 +167,7 @@ def test_every_weather_passes_over_several_connections(tmp_path: Path) -> None:
             line.go(turns=120)
             copies = sum(Counter(arrived(broker)).values()) - len(wanted)
             # The SDK itself sends a batch up to eight times; a batch is three records.
-            return in_order(arrived(broker), wanted), line.waiting(), line.parked(), copies <= 8 * LANES * 3
+            return in_order(arrived(broker), wanted), line.waiting(), line.parked(), copies <= 8 * MAX_CONNECTIONS * 3
 
     assert at_once(through, WEATHER) == dict.fromkeys(WEATHER, (True, 0, 0, True))
 
@@ -180,14 +180,14 @@ def test_close_ends_all_lanes(broker: Broker) -> None:
 
     def send() -> None:
         try:
-            target.send([a_record(number, subject=f"event-{number}") for number in range(LANES)])
+            target.send([a_record(number, subject=f"event-{number}") for number in range(MAX_CONNECTIONS)])
         except Failure as failure:
             failures.append(failure)
 
     before = len(broker.messages())
     sender = threading.Thread(target=send)
     sender.start()
-    broker.wait_for(before + LANES, 30)
+    broker.wait_for(before + MAX_CONNECTIONS, 30)
     target.close()
     sender.join(30)
     assert [failure.reason for failure in failures] == ["closed"]
