@@ -503,7 +503,7 @@ def test_nothing_is_followed_or_waited_for(
     environment.folder = Folder(str(environment.path))
     environment.restart()
     if kind == "hard link" and name == STATUS:
-        victim.write_text("")  # of another type it would be left alone, and said
+        victim.write_text("")  # another file type would stay, and be reported
     content = victim.read_bytes()
     with Planted(kind, environment.path / name, victim, outside):
         for status in (scheduled_scenario().status(), started_scenario().status(), empty_scenario().status()):

@@ -145,7 +145,7 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_knows(service: Metadata
         run.wait_for(lambda: len(events(folder)) == 2)
         run.process.kill()
         run.process.wait(30)
-    assert read(folder / "status.json")["running"], "nobody was left to say otherwise"
+    assert read(folder / "status.json")["running"], "no process was left to update it"
     service.set_document(own_document(3, stays))
     with Run(service.url, tmp_path, f"--event-files.path={folder}") as run:
         run.wait_for(lambda: set(events(folder)) == {stays["EventId"]})

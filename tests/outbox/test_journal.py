@@ -141,9 +141,8 @@ def test_what_a_crash_cut_off_is_no_damage(killed: Path, tmp_path: Path) -> None
             assert all_of(outbox, "otlp") == set(range(expected)), len(journal)
 
 
-def test_a_write_that_was_not_flushed_is_no_damage(tmp_path: Path) -> None:
-    """Deliveries don't wait for the disk. A power cut may have written any of their pages, and is told from damage by
-    the agent's next commit, which does wait."""
+def test_unflushed_delivery_is_not_reported_as_damage(tmp_path: Path) -> None:
+    """A power failure may keep any of a delivery's pages. The agent's next commit is flushed, which marks it."""
     source = tmp_path / "o.db"
     outbox = opened(source)
     outbox.commit(STATE, [a_record(number) for number in range(20)])

@@ -114,9 +114,9 @@ def test_to_narrow_ends_no_lock(tmp_path: Path) -> None:
         db.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
-def test_a_file_that_is_not_ours_to_narrow_is_used_and_told_of() -> None:
-    """An outbox that belongs to another user but can be written works, and a note says who may read it."""
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can change its user")
+def test_another_users_writable_outbox_is_used_with_a_note() -> None:
+    """The note names who can read it."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
         folder = Path(name)
         folder.chmod(0o777)
@@ -135,9 +135,9 @@ def test_a_file_that_is_not_ours_to_narrow_is_used_and_told_of() -> None:
         again.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
-def test_a_folder_that_cannot_be_listed_is_used() -> None:
-    """A state folder that the agent may use but not list is as good as another, and what it holds is narrowed."""
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can change its user")
+def test_directory_that_cannot_be_listed_is_used() -> None:
+    """The files in it are narrowed."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
         folder = Path(name)
         folder.chmod(0o300)

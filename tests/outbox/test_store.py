@@ -124,7 +124,7 @@ def test_the_bound_holds_and_the_newest_stay(tmp_path: Path, capacity: int) -> N
         dropped = outbox.commit(STATE, [a_record(number, size=1_000) for number in range(start, start + 20)])
         for name, count in dropped.items():
             lost[name] += count
-        assert on_disk(tmp_path) <= 1.6 * capacity + 131_072  # the journal and its index beside it
+        assert on_disk(tmp_path) <= 1.6 * capacity + 131_072  # plus the journal and its index
     left = drained(outbox, "otlp")
     assert left == list(range(2_000 - len(left), 2_000))
     assert left

@@ -67,7 +67,7 @@ class Address:
                 else getattr(error, "strerror", None)
             )
             file = f"event_hubs.certificate {own_file}" if own_file else certifi.where()
-            raise Retryable("configuration", f"{file}: cannot be used: {why}", needs_operator=True) from error
+            raise Retryable("configuration", f"{file}: cannot be used; {why}", needs_operator=True) from error
         return context
 
     @property

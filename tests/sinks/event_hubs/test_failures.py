@@ -79,9 +79,8 @@ def test_a_lasting_failure_is_what_it_is() -> None:
     assert at_once(failure, expected) == expected
 
 
-def test_a_link_that_is_closed_under_a_send_is_not_a_lost_connection() -> None:
-    """The hub answered, and what it closed the link for is lost in the SDK: one record may be the reason, so that a
-    smaller request is tried. A connection that is cut says nothing of a record."""
+def test_closed_link_is_not_a_lost_connection() -> None:
+    """The SDK loses the reason, which may be one record: a smaller request is tried."""
 
     def failure(fault: str) -> tuple[str, bool]:
         with Broker(faults=[f"{fault}*always"]) as broker:
@@ -206,7 +205,7 @@ def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None
     begun = time.monotonic()
     target.close()
     sender.join(30)
-    assert time.monotonic() - begun < 10  # the SDK would wait for ever
+    assert time.monotonic() - begun < 10  # the SDK would wait indefinitely
     assert [failure.reason for failure in failures] == ["closed"]
     broker.wait_connections(0, 30)
     assert refused(target).reason == "closed"

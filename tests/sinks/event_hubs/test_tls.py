@@ -126,11 +126,11 @@ def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Pa
     if content is not None:
         file.write_text(content)
     flags = network.flags("amqp", str(file))
-    with pytest.raises(Retryable, match=r"event_hubs\.certificate .*wrong\.pem cannot be used") as caught:
+    with pytest.raises(Retryable, match=r"event_hubs\.certificate .*wrong\.pem: cannot be used") as caught:
         send(*flags)
     assert (caught.value.reason, caught.value.needs_operator) == ("configuration", True)
     code, said = tail(*flags)
-    assert (code, "wrong.pem cannot be used" in said) == (1, True), said
+    assert (code, "wrong.pem: cannot be used" in said) == (1, True), said
     said_by_check, before = io.StringIO(), dict(os.environ)
     os.environ[VARIABLE] = STRING
     try:

@@ -27,7 +27,7 @@ from tests.support.otlp_receiver import Action, Hang, Raw, Receiver, Reply, Tast
 
 RESET: Final = Raw(b"")
 SIZES: Final = 7
-"""So often a batch is halved until one record is alone."""
+"""Number of halvings of a batch until one record is left."""
 
 
 def backlog(count: int) -> list[Record]:

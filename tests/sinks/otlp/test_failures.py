@@ -191,7 +191,7 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
         error = refused(receiver, timeout=0.3)
     assert isinstance(error, Retryable)
     assert (error.reason, error.needs_operator) == ("timeout", False)
-    assert time.monotonic() - begun < 20  # it would go on for ever
+    assert time.monotonic() - begun < 20  # it would continue indefinitely
 
 
 def test_a_collector_that_comes_up_gets_the_record() -> None:
