@@ -1,8 +1,8 @@
 """Ownership, reading, and privacy of files.
 
-**Ownership.** A file's owner can change it at any time, so this process trusts only files that belong to its user or to root.
-This applies to files that control the agent, contain its secrets, or are written by it: settings, the web-config file,
-certificates and keys, the outbox, a recording. Files in a mounted ConfigMap or Secret belong to root, systemd's
+**Ownership.** A file's owner can change it at any time, so this process trusts only files that belong to its user or to
+root. This applies to files that control the agent, contain its secrets, or are written by it: settings, the web-config
+file, certificates and keys, the outbox, a recording. Files in a mounted ConfigMap or Secret belong to root, systemd's
 credentials to root or the service's user. On Windows `windows.access` checks owners; here every file passes.
 
 **Small edited files** are read completely up to a limit, in the encodings that editors write:
