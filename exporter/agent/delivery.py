@@ -11,7 +11,7 @@ its destination has something to do.
 
 failure of the only record in a request                 meaning
 `Permanent`: 400, 413, 422, rejected, too large         this record was rejected
-one of `REFUSED_IF_REPEATED`: 500, a closed link       the same, from the `CERTAIN`th time in a row on
+one of `REJECTED_IF_REPEATED`: 500, a closed link       the same, from the `CERTAIN`th time in a row on
 anything else: network, 429, 502 to 504, 401, 404       the destination failed: every record waits, in order
 """
 
@@ -39,7 +39,7 @@ SMALLER_AFTER: Final = 3
 request that exceeds their size limit, not only for one that comes too early."""
 OPERATOR_SECONDS: Final = 60.0
 """Time between two attempts if an operator must fix the cause."""
-REFUSED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
+REJECTED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
 """Reasons that blame the destination, unless they repeat for one record and for no other."""
 IDS_A_LINE: Final = 25
 """Maximum number of record ids in a log field, which has at most 1,000 characters."""
@@ -137,7 +137,7 @@ class Delivery:
         self._under_way: list[Queued] = []
         self._failures = 0
         self._repeated = (0, 0)
-        """Row number of the record that failed in its own request for `REFUSED_IF_REPEATED`, and how often."""
+        """Row number of the record that failed in its own request for `REJECTED_IF_REPEATED`, and how often."""
         self._due = 0.0
         self._batch_limits: list[int] = []
         """Maximum number of records of each of the next batches; the last number is for the next batch."""
@@ -252,7 +252,7 @@ class Delivery:
         if isinstance(failure, Permanent):
             return True
         seq, repeated = waiting[0].seq, 0
-        if failure.reason in REFUSED_IF_REPEATED:
+        if failure.reason in REJECTED_IF_REPEATED:
             repeated = 1 + (self._repeated[1] if self._repeated[0] == seq else 0)
         self._repeated = (seq, repeated)
         is_compared = self._suspects.step is not NextSend.ALL or seq in self._suspects.numbers
