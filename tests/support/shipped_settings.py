@@ -23,6 +23,8 @@ ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 CONFIG_FILE: Final = "SCHEDULED_EVENTS_CONFIG_FILE"
 PREFIX: Final = "SCHEDULED_EVENTS_"
+CREDENTIALS: Final = "/run/credentials/azure-scheduled-events-exporter.service"
+"""Where systemd puts the credentials of the packages' unit."""
 PROGRAM_DATA: Final = r"C:\ProgramData\azure-scheduled-events-exporter"
 CONNECTION_STRING: Final = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 PLACES: Final = {"@NAMESPACE@": "example.servicebus.windows.net", "@EVENT_HUB@": "scheduled-events"}
@@ -52,7 +54,8 @@ def _drop_in(folder: Path) -> dict[str, str]:
     """The same with the drop-in that hands over the connection string."""
     (folder / "event-hubs").write_text(f"{CONNECTION_STRING};EntityPath=scheduled-events")
     text = (DEPLOY / "systemd" / "event-hubs.conf").read_text(encoding="utf-8")
-    return {**_unit(folder), **_variables(text.replace("%d/", f"{folder}/"))}
+    assert CREDENTIALS in text
+    return {**_unit(folder), **_variables(text.replace(CREDENTIALS, str(folder)))}
 
 
 def _cloud_init(folder: Path) -> dict[str, str]:
