@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,8 +16,8 @@ from exporter.config.load import read_policy
 from exporter.core.decision import match
 from exporter.core.policy import Mode, Policy
 from tests.support.core_documents import one
-from tests.support.documentation import prose
-from tests.support.shipped_settings import DEPLOY, PROGRAM_DATA, ROOT, SHIPPED, checked, hold_file
+from tests.support.documentation import all_blocks, prose
+from tests.support.shipped_settings import CONFIG_FILE, DEPLOY, PROGRAM_DATA, ROOT, SHIPPED, checked, hold_file
 
 pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
 
@@ -87,6 +91,47 @@ def test_no_file_with_settings_is_forgotten() -> None:
         "systemd/config.toml",
         "systemd/event-hubs.conf",
     }
+
+
+# -- examples in pages
+
+APART: Final = {
+    "docs/event-files.md": "shows what the packages have set",
+    "docs/policy-review.md": "its second block is a file for `replay`",
+}
+"""Pages with a block that isn't added to the shipped settings, and why."""
+
+
+@pytest.mark.parametrize("name", ["deb, rpm", "Windows: MSI, zip, pip"])
+def test_examples_can_be_appended_to_the_shipped_settings(name: str, tmp_path: Path) -> None:
+    """`check` accepts each page's example at the end of the file: TOML rejects a section that is already there."""
+    on_windows = name.startswith("Windows")
+    (tmp_path / "secrets").mkdir()
+    secret = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"  # noqa: S105  # a fake
+    (tmp_path / "secrets" / "event-hubs").write_text(secret)
+    variables = SHIPPED[name](tmp_path)
+    shipped = Path(variables.pop(CONFIG_FILE)).read_text(encoding="utf-8")
+    environ = {"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), **variables}
+    appended, apart = [], []
+    for block in all_blocks("toml"):
+        text = block.text
+        if (PROGRAM_DATA in text) != on_windows:
+            continue
+        if "[approval]" in text or block.page == "docs/event-files.md":
+            apart.append(block.page)
+            continue
+        for path in re.findall(re.escape(PROGRAM_DATA) + r"[^']*", text):
+            text = text.replace(path, path.replace(PROGRAM_DATA, tmp_path.as_posix()).replace("\\", "/"))
+        (file := tmp_path / "appended.toml").write_text(f"{shipped}\n{text}", encoding="utf-8")
+        command = [sys.executable, "-m", "exporter", "check", "--config.file", str(file)]
+        done = subprocess.run(command, cwd=ROOT, env=environ, text=True, capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{block}: {done.stdout}{done.stderr}"
+        appended.append(block.page)
+    assert set(apart) == (set() if on_windows else set(APART))
+    expected = {"docs/handshake.md", "docs/windows.md"}
+    if not on_windows:
+        expected = {"README.md", "docs/installation.md", "docs/approvals.md", "docs/handshake.md", "docs/policy-review.md"}
+    assert expected <= set(appended)
 
 
 # -- what pages state about it
