@@ -131,8 +131,9 @@ def test_make_notes_fails_while_unreleased_has_text(tmp_path: Path, tag: str) ->
 
 
 def test_the_changelog_can_become_that_of_a_release(tmp_path: Path) -> None:
-    """With what is unreleased moved, or if there is none as it is, the repository's own CHANGELOG has notes."""
+    """With what is unreleased moved, and a date, the repository's own CHANGELOG has notes."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    text = text.replace(f"## [{__version__}] - unreleased\n", f"## [{__version__}] - 2026-01-31\n")
     done = make_notes(
         checkout(tmp_path, re.sub(r"^## \[Unreleased\]\n.*?(?=^## )", "", text, flags=re.DOTALL | re.M)), ""
     )
