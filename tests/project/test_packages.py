@@ -117,7 +117,7 @@ def test_what_is_packed_is_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_the_configuration_names_every_section() -> None:
-    """Each section has its head in the shipped file, commented if all of its settings are: a second head is an error."""
+    """Each section has its head in the shipped file, commented if all its settings are: a second head is an error."""
     heads = re.findall(r"^(?:# )?\[(\w+)\]", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
     assert heads == list(SECTIONS)
 

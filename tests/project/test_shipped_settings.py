@@ -17,7 +17,16 @@ from exporter.core.decision import match
 from exporter.core.policy import Mode, Policy
 from tests.support.core_documents import one
 from tests.support.documentation import all_blocks, prose
-from tests.support.shipped_settings import CONFIG_FILE, DEPLOY, PROGRAM_DATA, ROOT, SHIPPED, checked, hold_file
+from tests.support.shipped_settings import (
+    CONFIG_FILE,
+    CONNECTION_STRING,
+    DEPLOY,
+    PROGRAM_DATA,
+    ROOT,
+    SHIPPED,
+    checked,
+    hold_file,
+)
 
 pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
 
@@ -107,8 +116,7 @@ def test_examples_can_be_appended_to_the_shipped_settings(name: str, tmp_path: P
     """`check` accepts each page's example at the end of the file: TOML rejects a section that is already there."""
     on_windows = name.startswith("Windows")
     (tmp_path / "secrets").mkdir()
-    secret = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"  # noqa: S105  # a fake
-    (tmp_path / "secrets" / "event-hubs").write_text(secret)
+    (tmp_path / "secrets" / "event-hubs").write_text(CONNECTION_STRING)
     variables = SHIPPED[name](tmp_path)
     shipped = Path(variables.pop(CONFIG_FILE)).read_text(encoding="utf-8")
     environ = {"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), **variables}
