@@ -1,1 +1,1 @@
-"""Tests of the whole: processes, crashes, faults, peers and packages. `make test-fast` leaves them out."""
+"""System tests: processes, crashes, faults, peers, and packages. `make test-fast` leaves them out."""

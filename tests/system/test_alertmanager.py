@@ -35,7 +35,7 @@ _REPRESENTATIVES: Final = sorted(
     | {next(name for name, word in SEVERITY.items() if word == severity) for severity in RECEIVER}
     | {name for name in SEVERITY if name.endswith("Wave")}
 )
-"""One alert of each severity, and each that a route names: all that the routes tell apart."""
+"""One alert of each severity, and each alert that a route names: together they cover every route."""
 
 pytestmark = pytest.mark.peer("alertmanager")
 
@@ -51,13 +51,13 @@ def _routed(receiver: str, **labels: str) -> None:
 
 
 def test_the_configuration_is_valid() -> None:
-    """amtool takes it as it is."""
+    """amtool accepts the file unchanged."""
     checked = _amtool("check-config", str(CONFIG))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("alert", _REPRESENTATIVES)
-def test_an_alert_goes_where_its_severity_and_owner_say(alert: str) -> None:
+def test_an_alert_is_routed_by_severity_and_owner(alert: str) -> None:
     """info reaches no one; warnings and critical alerts reach their receiver, or that of the VM's owner."""
     severity = SEVERITY[alert]
     _routed(RECEIVER[severity], alertname=alert, severity=severity)
@@ -70,13 +70,13 @@ def test_alerts_of_other_projects_reach_the_operators() -> None:
 
 
 def _matchers(rule: dict[str, Any], end: str) -> list[tuple[str, str, str]]:
-    """Label, operator and value of each matcher of one end of an inhibition."""
+    """Return label, operator, and value of each matcher of one end of an inhibition."""
     found = [re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.*)"', text) for text in rule[f"{end}_matchers"]]
     return [(match[1], match[2], match[3]) for match in found if match]
 
 
 def _names(matchers: list[tuple[str, str, str]]) -> set[str]:
-    """The alerts that these matchers take by name."""
+    """Return the alerts that these matchers select by name."""
     kept = set(SEVERITY)
     for label, operator, value in matchers:
         if label == "alertname":
@@ -86,7 +86,7 @@ def _names(matchers: list[tuple[str, str, str]]) -> set[str]:
 
 @pytest.mark.parametrize("rule", LOADED["inhibit_rules"], ids=lambda rule: rule["source_matchers"][0])
 def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict[str, Any]) -> None:
-    """Each name of an inhibition is an alert's, and no alert mutes itself by labels that both have."""
+    """Each name in an inhibition is an alert's, and no alert mutes itself through labels that both ends have."""
     for end in ("source", "target"):
         matchers = _matchers(rule, end)
         assert len(matchers) == len(rule[f"{end}_matchers"])
@@ -100,7 +100,7 @@ def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict
 
 
 @pytest.mark.parametrize("alert", ["FleetDown", "FleetDataStale", "MaintenanceWave", "EvictionWave"])
-def test_an_owner_hears_of_a_subscription_what_mutes_the_alerts_of_his_vms(alert: str) -> None:
+def test_an_owner_is_notified_of_subscription_alerts_that_mute_those_of_their_vms(alert: str) -> None:
     """An alert of a subscription has no owner's tag: it reaches the owners with a route, and the operators."""
     name = f"AzureScheduledEvents{alert}"
     recorded = {"critical": "shop-on-call,on-call", "warning": "shop,operators"}[SEVERITY[name]]
@@ -150,10 +150,10 @@ SET: Final = {name: VM[name] for name in ("job", "subscription_id", "resource_gr
     ],
     ids=["another's owner", "another environment", "the same environment", "another cluster"],
 )
-def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
+def test_an_alert_mutes_only_alerts_that_their_receivers_get_otherwise(
     muting: dict[str, str], muted: dict[str, str], recorded: dict[str, int], tmp_path: Path
 ) -> None:
-    """What is muted is told to the same people in another way, or is about something else and is not muted."""
+    """A muted alert reaches the same receivers in another way; an alert about something else isn't muted."""
     begins = []
     for alert in (muting, muted):
         name = f"AzureScheduledEvents{alert['alertname']}"
@@ -171,7 +171,7 @@ def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
 def test_the_next_wave_notifies_while_the_first_continues(
     other: dict[str, str], owner: dict[str, str], tmp_path: Path
 ) -> None:
-    """A wave mutes alerts of its VMs, so the next one notifies within minutes, and the first one not again."""
+    """A wave mutes alerts of its VMs: the next one notifies within minutes, and the first one doesn't notify again."""
     name = "AzureScheduledEventsMaintenanceWave"
     wave = {"alertname": name, "severity": SEVERITY[name], "scope": "scale set", **SET, **owner}
     begins = [[frozenset(wave.items())], [frozenset({**wave, **other}.items())]]
@@ -183,7 +183,7 @@ def test_the_next_wave_notifies_while_the_first_continues(
 
 
 def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
-    """The service that holds the configuration is the one that Prometheus sends its alerts to."""
+    """The service with the configuration is the one that Prometheus sends its alerts to."""
     services = yaml.safe_load((CONFIG.parent / "compose.yaml").read_text(encoding="utf-8"))["services"]
     assert "./alertmanager.yml:/etc/alertmanager/alertmanager.yml:ro" in services["alertmanager"]["volumes"]
     recorded = yaml.safe_load((CONFIG.parent / "prometheus.yml").read_text(encoding="utf-8"))
@@ -192,7 +192,7 @@ def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
 
 @pytest.mark.linux("runs the documented line in a shell")
 def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
-    """The documented sed adds a tag to every list that carries the VM's labels, and promtool takes what comes of it."""
+    """The documented sed adds a tag to every list that carries the VM's labels, and promtool accepts the result."""
     line = re.search(r"^sed .*tag_cost_centre.*\\\n.*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
     assert line
     folder = tmp_path / "alerts"
@@ -222,7 +222,7 @@ def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: str(rule["alert"]))
 def test_an_alert_about_a_vm_carries_the_whole_list(rule: dict[str, Any]) -> None:
-    """Wherever labels of the VM are carried it is one list, so that one line adds another tag."""
+    """Every rule that carries labels of the VM carries the same list, so that one line adds another tag."""
     for labels in re.findall(r"\(([^()]*vm_name[^()]*)\)", rule["expr"]):
         assert labels.endswith("vm_name, vmss_name, subscription_id, resource_group, tag_owner, tag_environment")
 

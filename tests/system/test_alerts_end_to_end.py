@@ -1,4 +1,4 @@
-"""From the metadata service's document to a person's pager and back: everything real on the way."""
+"""From the metadata service's document to the pager and back, with real components only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _reboot_soon() -> dict[str, Any]:
 
 @contextmanager
 def _agent(source: str, folder: Path) -> Iterator[str]:
-    """The agent as its command runs it; yields the address of its scrape endpoint."""
+    """Run the agent with its command; yield the address of its scrape endpoint."""
     flags = {"source.url": source, "source.poll-interval": "200ms", "web.listen-address": "127.0.0.1:0"}
     flags["outbox.path"] = str(folder / "outbox.db")
     command = [sys.executable, "-m", "exporter", "run", *(f"--{name}={value}" for name, value in flags.items())]
@@ -57,8 +57,8 @@ def _recorded(hook: Webhook, status: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.peer("alertmanager")
-def test_a_reboot_reaches_the_pager_and_is_taken_back(tmp_path: Path) -> None:
-    """The document announces a reboot: both alerts are sent with the VM's name. It is gone: both are resolved."""
+def test_a_reboot_notifies_the_pager_and_is_resolved(tmp_path: Path) -> None:
+    """A scheduled reboot sends both alerts with the VM's name, and its end resolves both."""
     with (
         MetadataService(load("quiet")) as service,
         _agent(service.url, tmp_path) as exporter,

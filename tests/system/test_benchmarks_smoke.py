@@ -1,4 +1,4 @@
-"""The benchmarks run. What they measure is theirs to print: no figure is asserted here."""
+"""The benchmarks run. They print what they measure; no figure is asserted here."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tests.support.dashboards_environment import RULES, load, panels
 
 
 def test_reactions_are_measured_for_the_agent_and_the_baseline() -> None:
-    """Each change gives one time, of both kinds of reader."""
+    """Each change gives one time, for both kinds of reader."""
     assert len(of_baseline(2)) == 2
     assert len(of_agent(2, outputs=False)) == 2
     assert len(of_agent(2, outputs=False, event_files=True)) == 2
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_the_gate_is_measured_beside_the_health_page(closed: bool) -> None:
-    """Each way to ask gives one time for each answer, whether the gate is open or closed."""
+def test_the_gate_and_the_health_page_are_measured(closed: bool) -> None:
+    """Each way to ask gives one time for each answer, with the gate open and closed."""
     for times in gate.of_agent(2, 1, closed=closed).values():
         assert {len(found) for found in times.values()} in ({2}, {1})
 
@@ -55,8 +55,8 @@ def test_only_the_leader_of_a_fleet_approves_and_its_successor_after_its_death(t
         assert at - ANNOUNCED_AFTER >= earliest
 
 
-def test_what_a_scrape_costs_is_read_from_a_real_agent() -> None:
-    """Its series and bytes are those of the answer that a Prometheus gets."""
+def test_the_cost_of_a_scrape_is_read_from_a_real_agent() -> None:
+    """Its series and bytes are those of the response that Prometheus gets."""
     with costs.running(outputs=False, settle=0.1) as (agent, _, _):
         found, body = costs.scrape(agent.url)
         assert len(body) == found.gzip < found.plain
@@ -64,7 +64,7 @@ def test_what_a_scrape_costs_is_read_from_a_real_agent() -> None:
 
 
 def test_the_peers_of_the_benchmarks_answer_and_end() -> None:
-    """The process that stands for both destinations starts, tells what it received, and ends."""
+    """The process that simulates both destinations starts, reports what it received, and ends."""
     with Peers() as peers:
         assert peers.copies() == ({}, {})
         assert peers.ask("received") == {"bodies": [], "open": 0, "connections": 0}
@@ -82,15 +82,15 @@ def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_backlog_drains_over_a_long_way() -> None:
-    """Both destinations take all of it through the relay, one batch at a time and as they are delivered."""
+def test_a_backlog_drains_over_a_slow_connection() -> None:
+    """Both destinations accept all of it through the proxy, one batch at a time."""
     found = far(10, 0.001)
     assert set(found) == {"otlp", "event_hubs"}
     assert all(seconds > 0 for both in found.values() for seconds in both)
 
 
-def test_what_goes_over_a_relay_arrives_later_and_whole() -> None:
-    """In order, to its end, and not before the delay."""
+def test_bytes_through_the_latency_proxy_arrive_later_and_complete() -> None:
+    """The bytes arrive in order, completely, and not before the delay."""
     data = bytes(range(256)) * 4096
     with socket.create_server(("127.0.0.1", 0)) as server, LatencyProxy(server.getsockname()[1], 0.05) as proxy:
         began = time.monotonic()
@@ -105,7 +105,7 @@ def test_what_goes_over_a_relay_arrives_later_and_whole() -> None:
 
 
 def test_a_process_is_measured() -> None:
-    """It holds memory, at its peak no less, and what it computes is counted."""
+    """Its memory is positive, its peak is no lower, and its processor time is counted."""
     before = usage(os.getpid())
     began = time.process_time()
     while time.process_time() - began < 0.1:
@@ -142,7 +142,7 @@ def test_memory_is_profiled_and_a_deliberate_leak_is_detected(tmp_path: Path) ->
 @pytest.mark.nightly
 @pytest.mark.peer("prometheus")
 def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every panel of both dashboards is asked as often as said and has its line; so has what it is compared with."""
+    """Every panel of both dashboards, and each baseline query, runs as often as stated and has its line."""
     found = measured_panels.report(20, 2, tmp_path, interval=1)
     assert {len(times.seconds) for times in found} == {2}
     boards = {name: {panel["title"] for panel in panels(load(name))} for name in ("fleet", "vm")}

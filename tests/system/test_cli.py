@@ -20,8 +20,8 @@ def document(tmp_path: Path) -> str:
 
 
 @pytest.mark.linux("needs a device that is always full")
-def test_output_that_cannot_be_written_is_a_sentence(document: str) -> None:
-    """A command whose output goes to a full disk ends with 1 and says why in one line."""
+def test_output_that_cannot_be_written_is_reported_in_one_line(document: str) -> None:
+    """A command that writes to a full disk ends with exit code 1 and one line with the reason."""
     with open("/dev/full", "w") as full:
         done = subprocess.run([*REPLAY, document], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
@@ -31,7 +31,7 @@ def test_output_that_cannot_be_written_is_a_sentence(document: str) -> None:
 
 
 def test_a_closed_output_ends_the_command_without_a_message(document: str) -> None:
-    """A command whose reader has gone ends with 1 and says nothing."""
+    """A command whose reader has ended exits with code 1 and prints no message."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as gone:

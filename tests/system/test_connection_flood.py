@@ -1,6 +1,6 @@
-"""Crowds that use up all connections of the scrape endpoint, with the limits as shipped, and the scraper among them.
+"""Floods that use up all connections of the scrape endpoint, with the default limits, while a scraper works.
 
-Each crowd opens as many as there may be and then 100 a second; the scraper is 30 ms away, as Prometheus may be.
+Each flood opens as many connections as allowed and then 100 a second; the scraper is 30 ms away, as Prometheus may be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 2.0
 PASSWORD = "correct horse"
 SLOW_HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
 HOME = ["127.0.0.1"]
-"""Where the scraper itself comes from."""
+"""Address of the scraper."""
 
 
 def authorization(password: str) -> bytes:
@@ -51,7 +51,7 @@ def guessing(number: int) -> bytes:
 
 
 def guessing_together(number: int) -> bytes:
-    """Sixteen clients share a password, so that the bound on waiting passwords gives none of them up."""
+    """Sixteen clients share a password, so the limit on waiting password checks rejects none of them."""
     return ASK % authorization(f"wrong {number // 16}")
 
 
@@ -92,28 +92,28 @@ def guarded(folder: Path) -> Iterator[Target]:
 
 
 def nearly_all(scrapes: list[bool]) -> bool:
-    """Whether at most one of them failed: a machine may stall."""
+    """Return whether at most one of them failed: a machine may stall."""
     return len(scrapes) > 1 and sum(scrapes) >= len(scrapes) - 1
 
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [silent, unread])
-def test_no_crowd_cuts_a_scraper_off(plain: Target, first: FirstBytes, sources: list[str]) -> None:
-    """Whatever the crowd does, and also where it shares the scraper's address, the scrapes are answered."""
+def test_a_scraper_is_answered_during_a_flood(plain: Target, first: FirstBytes, sources: list[str]) -> None:
+    """Scrapes are answered during every kind of flood, also from the scraper's own address."""
     with Crowd(plain.address, first, sources=sources), scraper(plain.address) as prometheus:
         assert nearly_all(prometheus.answered(SECONDS))
 
 
 @pytest.mark.parametrize("first", [silent, half_a_head, half_a_body, unread])
-def test_no_crowd_cuts_off_a_scraper_that_connects_for_each_scrape(plain: Target, first: FirstBytes) -> None:
-    """A scraper that keeps no connection is answered as well, from the address where the crowd is."""
+def test_a_scraper_that_connects_for_each_scrape_is_answered_during_a_flood(plain: Target, first: FirstBytes) -> None:
+    """A scraper that opens a new connection each time is answered too, from the address of the flood."""
     with Crowd(plain.address, first, sources=HOME), scraper(plain.address, keep=False) as prometheus:
         assert nearly_all(prometheus.answered(SECONDS))
 
 
 @pytest.mark.parametrize("sources", FROM)
-def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str]) -> None:
-    """With 32 connections, and a third of a second until a new one is the oldest, the scrapes are answered too."""
+def test_a_scraper_is_answered_during_a_flood_with_few_descriptors(sources: list[str]) -> None:
+    """With 32 connections, and a third of a second until a new one is the oldest, scrapes are answered too."""
     with (
         target("--kib", "300", "--nofile", "64") as running,
         Crowd(running.address, unread, sources=sources, size=64),
@@ -124,8 +124,10 @@ def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [silent, unread])
-def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: FirstBytes, sources: list[str]) -> None:
-    """The same with TLS, where a scraper needs two more round trips; half the connections are enough."""
+def test_a_scraper_over_tls_is_answered_during_a_flood(
+    tls: Target, folder: Path, first: FirstBytes, sources: list[str]
+) -> None:
+    """With TLS a scraper needs two more round trips; half the connections are enough."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     with (
         Crowd(tls.address, first, sources=sources, context=context, size=CONNECTIONS // 2),
@@ -136,10 +138,10 @@ def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: 
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [guessing, guessing_together])
-def test_no_crowd_cuts_off_a_scraper_whose_password_is_known(
+def test_a_scraper_with_a_known_password_is_answered_during_a_flood(
     guarded: Target, first: FirstBytes, sources: list[str]
 ) -> None:
-    """A scraper that was admitted before the crowd came is answered all the time."""
+    """A scraper that authenticated before the flood is answered all the time."""
     with scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus:
         assert prometheus.scrape()
         with Crowd(guarded.address, first, sources=sources, rate=200):
@@ -147,8 +149,8 @@ def test_no_crowd_cuts_off_a_scraper_whose_password_is_known(
 
 
 @pytest.mark.parametrize("sources", FROM)
-def test_a_scraper_whose_password_is_not_known_yet_is_admitted(guarded: Target, sources: list[str]) -> None:
-    """A scraper that first comes when the crowd is there waits for its turn, and is known from then on."""
+def test_a_scraper_with_a_new_password_is_admitted_during_a_flood(guarded: Target, sources: list[str]) -> None:
+    """A scraper that first connects during the flood waits for its turn, and is known from then on."""
     with (
         Crowd(guarded.address, guessing, sources=sources),
         scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus,

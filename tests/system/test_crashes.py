@@ -1,4 +1,5 @@
-"""Killed with SIGKILL at every boundary of the line, restarted until the story is over: what must hold then."""
+"""The agent is killed with SIGKILL at every step and restarted until the scenario ends; the invariants must hold
+then."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from tests.support.effort import Tried, examples
 pytestmark = pytest.mark.linux("forks a life for each crash")
 
 SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
-RANDOM_SCENARIOS: Final = int(os.environ.get("CRASH_STORIES", examples(8)))
+RANDOM_SCENARIOS: Final = int(os.environ.get("CRASH_SCENARIOS", examples(8)))
 
 
 class CrashScenarios:
-    """The program of `crash_world`, asked story by story."""
+    """The program of `crash_scenario`; runs one scenario at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -62,8 +63,8 @@ def undisturbed(scenarios: CrashScenarios) -> dict[str, Any]:
 
 
 def facts(sent: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, ...]]]:
-    """What each subject's first copies say, in order of arrival. What was canceled in plain sight has `ended` when a
-    restart stood between; how often an agent started is its own affair."""
+    """Return the first copies of each subject's records in order of arrival, as kinds. An event that is canceled
+    without a gap has `ended` if a restart was in between; how often an agent started isn't compared."""
     found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     seen = set()
     for record_id, kind, subject, words in sent:
@@ -76,7 +77,7 @@ def facts(sent: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, ...]]]:
 
 
 def check(recorded: dict[str, Any], undisturbed: dict[str, Any]) -> None:
-    """The invariants of one story."""
+    """Assert the invariants of one scenario."""
     for name in DESTINATIONS:
         found = facts(recorded["sent"][name])
         assert found == facts(undisturbed["sent"][name]), "lost, doubled under another id, or out of order"
@@ -96,8 +97,8 @@ def check(recorded: dict[str, Any], undisturbed: dict[str, Any]) -> None:
     assert not [name for name in recorded["left"] if ".corrupt-" in name]
 
 
-def test_undisturbed(undisturbed: dict[str, Any]) -> None:
-    """Without a crash the story is told once: one POST for each approval, no copy, every kind there."""
+def test_scenario_without_a_crash_is_recorded_once(undisturbed: dict[str, Any]) -> None:
+    """Without a crash each approval is one POST, each record is sent once, and every kind occurs."""
     assert undisturbed["lives"] == 1
     assert [post[0] for post in undisturbed["posts"]] == list(APPROVED.values())
     for sent in undisturbed["sent"].values():
@@ -107,8 +108,8 @@ def test_undisturbed(undisturbed: dict[str, Any]) -> None:
     check(undisturbed, undisturbed)
 
 
-def test_killed_at_every_kind_of_boundary(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
-    """At the first and the last crossing of each boundary, and at each one around an approval, nothing is lost."""
+def test_a_kill_at_any_boundary_loses_nothing(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
+    """No record is lost at the first and the last crossing of each boundary, and at each one around an approval."""
     trace: list[str] = undisturbed["trace"]
     points = {trace.index(name) + 1 for name in set(trace)}
     points |= {len(trace) - trace[::-1].index(name) for name in set(trace)}
@@ -122,15 +123,15 @@ def test_killed_at_every_kind_of_boundary(scenarios: CrashScenarios, undisturbed
         check(recorded, undisturbed)
 
 
-def test_killed_at_every_second(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
-    """Evenly over the whole story, wherever that falls."""
+def test_a_kill_at_any_second_loses_nothing(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
+    """The kills are spread evenly over the whole scenario."""
     boundaries = len(undisturbed["trace"])
     for point in range(3, boundaries, max(1, boundaries // 25)):
         check(scenarios.run(point), undisturbed)
 
 
-def test_killed_again_and_again(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
-    """Several crashes in one story, at random boundaries (CRASH_SEED, CRASH_STORIES)."""
+def test_repeated_kills_lose_nothing(scenarios: CrashScenarios, undisturbed: dict[str, Any]) -> None:
+    """Several crashes in one scenario, at random boundaries (CRASH_SEED, CRASH_SCENARIOS)."""
     chance = random.Random(SEED)  # noqa: S311  # where to crash is no secret
     boundaries = len(undisturbed["trace"])
     for number in range(RANDOM_SCENARIOS):
@@ -139,4 +140,4 @@ def test_killed_again_and_again(scenarios: CrashScenarios, undisturbed: dict[str
         try:
             check(recorded, undisturbed)
         except AssertionError as error:
-            raise AssertionError(f"story {number}: kills {kills}: {error}") from error
+            raise AssertionError(f"scenario {number}: kills {kills}: {error}") from error

@@ -1,4 +1,4 @@
-"""The command `demo` in a process: what it says of wrong flags, and how it ends when it is interrupted."""
+"""The command `demo` as a process: its errors for wrong flags, and its end when it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEMO = (sys.executable, "-m", "exporter", "demo")
 
 
 def demo(*flags: str) -> subprocess.CompletedProcess[str]:
-    """The command to its end."""
+    """Run the command to its end."""
     return subprocess.run([*DEMO, *flags], text=True, capture_output=True, timeout=120, check=False)
 
 
@@ -28,16 +28,16 @@ def demo(*flags: str) -> subprocess.CompletedProcess[str]:
         (("--scenario", "nothing"), "no scenario 'nothing'"),
     ],
 )
-def test_wrong_flags_end_with_a_sentence_and_exit_code_2(flags: tuple[str, ...], sentence: str) -> None:
-    """The wrong value is named, without a traceback."""
+def test_wrong_flags_end_with_an_error_and_exit_code_2(flags: tuple[str, ...], sentence: str) -> None:
+    """The error names the wrong value, without a traceback."""
     result = demo(*flags)
     assert result.returncode == 2
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_taken_address_ends_with_a_sentence_and_exit_code_1() -> None:
-    """The address that was asked for is named, without a traceback."""
+def test_an_address_in_use_ends_with_an_error_and_exit_code_1() -> None:
+    """The error names the requested address, without a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         result = demo("--listen", address)
@@ -47,15 +47,15 @@ def test_a_taken_address_ends_with_a_sentence_and_exit_code_1() -> None:
 
 
 def test_the_printed_address_is_the_one_that_answers() -> None:
-    """With another address to listen on, the demo prints and scrapes that one."""
+    """With another listen address, the demo prints and scrapes that one."""
     result = demo("--listen", "127.0.0.2:0", "--speed", "20")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"Metrics: http://127\.0\.0\.2:[0-9]+/metrics", result.stdout)
     assert "Every record arrived in every output" in result.stdout
 
 
-def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_play() -> None:
-    """Interrupted while an event is Started, the demo prints its summary and does not wait for it to be gone."""
+def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_scenario() -> None:
+    """Interrupted while an event is Started, the demo prints its summary without waiting for the event's end."""
     with subprocess.Popen(
         [*DEMO, "--scenario", "host-failure", "--speed", "40", "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,

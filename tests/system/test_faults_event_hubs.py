@@ -1,5 +1,7 @@
-"""The fault matrix of Event Hubs: Azure's own SDK, a real broker that fails in every way, outbox and delivery as they
-run. Nothing is lost, only what is refused is parked, and each event's records arrive in order."""
+"""The fault matrix of Event Hubs: Azure's own SDK, a real broker that fails in every way, the real outbox and delivery.
+
+No record is lost, only rejected records are parked, and each event's records arrive in order.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,16 @@ WEATHER = (
 )
 
 
-def test_every_weather_passes(tmp_path: Path) -> None:
-    """Lost connections, links, acknowledgements, refusals, silences: afterwards everything has arrived, in order, and
-    nothing was parked or dropped."""
+def test_every_fault_is_survived(tmp_path: Path) -> None:
+    """After lost connections, links, and acknowledgements, rejections, and silence, everything has arrived in order,
+    and no record is parked or dropped."""
 
     def through(fault: str) -> tuple[bool, int, int, int]:
         folder = tmp_path / fault.replace(":", "-").replace("*", "-")
         with Broker() as broker, Line(folder, destination(broker, deadline=1.5)) as line:
             wanted = scenarios()
             line.put(*wanted)
-            line.turn()  # a first batch in good weather
+            line.turn()  # a first batch without a fault
             broker.faults.add(fault)
             broker.drop_connections()
             line.go()
@@ -60,8 +62,8 @@ def test_every_weather_passes(tmp_path: Path) -> None:
     assert at_once(through, WEATHER) == dict.fromkeys(WEATHER, (True, 0, 0, 0))
 
 
-def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
-    """Stored, but not acknowledged: the same record comes again, with the same id."""
+def test_a_lost_acknowledgement_sends_a_duplicate(tmp_path: Path) -> None:
+    """A stored record without an acknowledgement is sent again with the same id."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.faults.add("drop-after-store*2")
         line.put(a_record(1))
@@ -70,8 +72,8 @@ def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
         assert len(arrived(broker)) > 1
 
 
-def test_server_busy_is_left_alone(tmp_path: Path) -> None:
-    """After server-busy it waits at least 4 s."""
+def test_a_busy_server_is_not_called_for_four_seconds(tmp_path: Path) -> None:
+    """After server-busy, the destination waits at least 4 s."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.faults.add("rejected:com.microsoft:server-busy*4")
         line.put(a_record(1))
@@ -80,8 +82,8 @@ def test_server_busy_is_left_alone(tmp_path: Path) -> None:
         assert min(line.waits) >= 4
 
 
-def test_refused_for_hours(tmp_path: Path) -> None:
-    """A namespace that is away for hours: attempts go on, all records of the time arrive in order when it is back."""
+def test_rejection_for_hours_loses_nothing(tmp_path: Path) -> None:
+    """During hours without a namespace, attempts continue; all records arrive in order when it is back."""
     with (
         reserved_port() as port,
         Broker(port=port) as broker,
@@ -102,8 +104,8 @@ def test_refused_for_hours(tmp_path: Path) -> None:
         assert "event=destination.recovered" in line.logged()
 
 
-def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
-    """1, 2, 4, 8, 15, 15 s between attempts; a new process does not wait for what the old one had planned."""
+def test_delays_grow_and_a_restart_tries_at_once(tmp_path: Path) -> None:
+    """1, 2, 4, 8, 15, 15 s between attempts; a new process does not wait for the old one's next attempt."""
     with (
         reserved_port() as port,
         Broker(port=port) as broker,
@@ -120,8 +122,8 @@ def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
         assert arrived(broker) == [a_record(1).id]
 
 
-def test_too_large_is_parked_alone(tmp_path: Path) -> None:
-    """A record that is over the hub's limit is parked and counted; those around it arrive in order."""
+def test_only_the_record_that_is_too_large_is_parked(tmp_path: Path) -> None:
+    """A record over the hub's limit is parked and counted; the others arrive in order."""
     with Broker(max_message_size=20_000) as broker, Line(tmp_path, destination(broker)) as line:
         wanted = [a_record(number, subject="one") for number in range(1, 8)]
         huge = a_record(99, subject="one", message="x" * 50_000)
@@ -159,8 +161,8 @@ class Refused:
 
 
 def test_a_record_for_which_the_link_is_closed_is_parked(tmp_path: Path) -> None:
-    """The hub refuses one record by detaching the link, as AMQP has it for a message over the limit: the others arrive,
-    that one is parked, and no send failure is called a lost connection."""
+    """The hub rejects one record by detaching the link, as AMQP specifies for a message over the limit: the others
+    arrive, that one is parked, and no send failure is counted as a lost connection."""
     wanted = [a_record(number, subject=f"event-{number % 3}") for number in range(1, 9)]
     with Broker() as broker, Line(tmp_path, Refused(broker, {wanted[2].id})) as line:
         line.put(*wanted)
@@ -176,7 +178,7 @@ def test_a_record_for_which_the_link_is_closed_is_parked(tmp_path: Path) -> None
 
 
 def test_a_hub_that_closes_every_link_parks_nothing(tmp_path: Path) -> None:
-    """While every link is detached under its first send nothing is accepted, so nothing is parked; then all arrive."""
+    """While every link is detached under its first send, nothing is accepted, so nothing is parked; then all arrive."""
     wanted = [a_record(number, subject=f"event-{number % 3}") for number in range(1, 9)]
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(100))
@@ -192,8 +194,8 @@ def test_a_hub_that_closes_every_link_parks_nothing(tmp_path: Path) -> None:
         assert {record.id for record in wanted} <= set(arrived(broker))
 
 
-def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:
-    """While the hub does not exist everything is kept and tried again slowly; once it is back all of it arrives."""
+def test_a_deleted_and_recreated_hub_gets_every_record(tmp_path: Path) -> None:
+    """While the hub does not exist, everything is kept and retried slowly; once it is back, all of it arrives."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(1))
         line.go()
@@ -209,8 +211,8 @@ def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:
         assert line.parked() == 0
 
 
-def test_an_expired_token(tmp_path: Path) -> None:
-    """A token that expires between two records costs nothing: a new one is put."""
+def test_an_expired_token_is_replaced(tmp_path: Path) -> None:
+    """A token that expires between two records loses nothing: the destination sends a new one."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(1))
         line.go()
@@ -220,8 +222,8 @@ def test_an_expired_token(tmp_path: Path) -> None:
         assert arrived(broker) == [a_record(1).id, a_record(2).id]
 
 
-def test_idle_gives_the_connection_back(tmp_path: Path) -> None:
-    """After `idle_close` there is no connection any more; the next record opens one and arrives."""
+def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    """After `idle_close` no connection is left; the next record opens one and arrives."""
     with Broker() as broker:
         clock = Clock()
         target = destination(broker, idle_close=60.0, monotonic=clock.monotonic)
@@ -238,8 +240,8 @@ def test_idle_gives_the_connection_back(tmp_path: Path) -> None:
             assert arrived(broker) == [a_record(1).id, a_record(2).id]
 
 
-def test_dropped_between_every_two_records(tmp_path: Path) -> None:
-    """All connections lost after each record: nothing lost, nothing out of order."""
+def test_connections_lost_between_records_lose_nothing(tmp_path: Path) -> None:
+    """With all connections lost after each record, no record is lost or out of order."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         wanted = [a_record(number, subject="one") for number in range(1, 6)]
         for record in wanted:

@@ -1,7 +1,7 @@
-"""The fault matrix of memory: the kernel's out-of-memory killer, at the limits and with the scores that are shipped.
+"""The fault matrix of memory: the kernel's out-of-memory killer, with the limits and scores of the shipped units.
 
-What the kernel does is tried in a memory cgroup of the test's own, which takes root and a writable cgroup file system;
-what it leaves behind, a process gone in the middle of a delivery, is tried everywhere.
+The kernel's choice is tested in a separate memory cgroup, which needs root and a writable cgroup file system. The
+recovery from a process that is killed in the middle of a delivery is tested everywhere.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ DAEMONSET: Final = DEPLOY / "kubernetes" / "base" / "daemonset.yaml"
 MIB: Final = 1 << 20
 ENFORCE: Final = "--approval.mode=enforce"
 GROWS: Final = "import time\nheld = []\nwhile True:\n    held.append(b'x' * (1 << 20))\n    time.sleep(0.01)\n"
-"""A program that takes a MiB a hundred times a second, and keeps it."""
+"""A program that allocates a MiB a hundred times a second, and keeps it."""
 EATERS: Final = 8
-"""So many that none of them is as large as the agent when the limit is reached."""
+"""Number of programs: enough that none of them is as large as the agent when the limit is reached."""
 
 RECORDED: Final = {"agent.started": 2, "scheduled": 1, "approval.decided": 1, "approval.accepted": 1, "ended": 1}
-"""The records of a reboot that was approved before the kill and gone after it."""
+"""The records of a reboot that was approved before the kill and ended after it."""
 
 
 def unit() -> dict[str, str]:
-    """The `[Service]` of the unit that is shipped; of a word that comes twice, the last."""
+    """Return the `[Service]` section of the shipped unit; for a key that occurs twice, the last value."""
     found = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     found.optionxform = str  # type: ignore[assignment,method-assign]  # how the library has one keep the case of words
     found.read(UNIT, encoding="utf-8")
@@ -58,7 +58,7 @@ def pod() -> dict[str, Any]:
 
 
 def in_bytes(text: str) -> int:
-    """A size as systemd (`384M`) or Kubernetes (`384Mi`) writes it."""
+    """Parse a size as systemd (`384M`) or Kubernetes (`384Mi`) writes it."""
     found = re.fullmatch(r"(\d+)Mi?", text)
     assert found is not None, text
     return int(found[1]) * MIB
@@ -68,7 +68,7 @@ LIMIT: Final = in_bytes(pod()["containers"][0]["resources"]["limits"]["memory"])
 
 
 class Cage:
-    """A memory cgroup, of either version, that holds whoever is started with `prefix`."""
+    """A memory cgroup, of either version, for the processes that are started with `prefix`."""
 
     LIMITS: Final = ("memory.max", "memory.limit_in_bytes")
 
@@ -78,24 +78,24 @@ class Cage:
         if not names:
             raise OSError("no memory controller here")
         (folder / names[0]).write_text(str(limit))
-        with contextlib.suppress(OSError):  # version 2 only, and only where there is swap
+        with contextlib.suppress(OSError):  # version 2 only, and only with swap
             (folder / "memory.swap.max").write_text("0")
 
     def prefix(self, score: int) -> tuple[str, ...]:
-        """What starts a program in here, with an `oom_score_adj`."""
+        """Return the command that starts a program in this cgroup, with an `oom_score_adj`."""
         script = f'echo $$ >"{self.folder}/cgroup.procs" && echo {score} >/proc/self/oom_score_adj && exec "$@"'
         return ("sh", "-c", script, "sh")
 
     @property
     def killed(self) -> int:
-        """How many processes the kernel ended in here for want of memory."""
+        """Return how many processes of this cgroup the kernel killed because memory was short."""
         texts = [self.folder / name for name in ("memory.events", "memory.oom_control")]
         found = re.search(r"^oom_kill (\d+)$", next(t for t in texts if t.exists()).read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
 
     @contextlib.contextmanager
     def eater(self, score: int) -> Iterator[subprocess.Popen[bytes]]:
-        """Something in here that takes memory without end."""
+        """Run a program in this cgroup that allocates memory without end."""
         process = subprocess.Popen([*self.prefix(score), sys.executable, "-c", GROWS])
         try:
             yield process
@@ -105,7 +105,7 @@ class Cage:
 
 
 def new_cage() -> Cage | None:
-    """One with the smallest limit that is shipped, where one can be made."""
+    """A cgroup with the smallest shipped limit; None if none can be created."""
     for base in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
         folder = base / f"azse-test-{os.getpid()}"
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def new_cage() -> Cage | None:
 
 @pytest.fixture
 def cage() -> Iterator[Cage]:
-    """A cage for one test; skipped where none can be made."""
+    """Yield a cgroup for one test; skip the test if none can be created."""
     found = new_cage()
     if found is None:
         pytest.skip("no memory cgroup can be made here: that takes root and a writable /sys/fs/cgroup")
@@ -130,7 +130,7 @@ def cage() -> Iterator[Cage]:
 
 @contextlib.contextmanager
 def ended_while_delivering(request: pytest.FixtureRequest, how: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """How to start the agent, and what then ends it as the kernel does when memory is short."""
+    """Return how to start the agent, and how to kill it as the kernel does when memory is short."""
     if how == "signal":
         yield (), lambda run: run.process.kill()
         return
@@ -145,9 +145,11 @@ def ended_while_delivering(request: pytest.FixtureRequest, how: str) -> Iterator
 
 
 @pytest.mark.parametrize("how", ["kernel", "signal"])
-def test_killed_for_memory_while_delivering(tmp_path: Path, request: pytest.FixtureRequest, how: str) -> None:
-    """With the highest out-of-memory score it is the first to go, in the middle of a delivery; the next process
-    delivers all of it, under the same ids, and approves nothing a second time."""
+def test_a_kill_for_memory_during_delivery_loses_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest, how: str
+) -> None:
+    """With the highest out-of-memory score it is killed first, in the middle of a delivery; the next process delivers
+    all records under the same ids, and approves nothing a second time."""
     with quiet() as service, Broker() as broker, Receiver(Hang()) as collector:
         service.set_document(document(5, mine()))
         otlp = f"--otlp.endpoint=http://127.0.0.1:{collector.port}"
@@ -169,14 +171,14 @@ def test_killed_for_memory_while_delivering(tmp_path: Path, request: pytest.Fixt
         assert [post.event_ids for post in service.posts] == [(REBOOT,)]
     kinds = {body["id"]: body["type"].removeprefix("azure_scheduled_event.").removesuffix(".v1") for body in stored}
     assert logged == set(kinds)
-    # A machine that stalls adds words about that.
+    # A machine that stalls adds records about that.
     assert {kind: list(kinds.values()).count(kind) for kind in RECORDED} == RECORDED
 
 
 @pytest.mark.linux("is about the scores of the kernel's out-of-memory killer")
-def test_the_shipped_score_lets_others_go_first(tmp_path: Path, cage: Cage) -> None:
-    """By the score of the unit the kernel ends each of many small programs before the agent, which is the largest of
-    them all: it polls on and approves."""
+def test_the_shipped_score_has_other_processes_killed_first(tmp_path: Path, cage: Cage) -> None:
+    """With the unit's score, the kernel kills each of many small programs before the agent, the largest of them all:
+    the agent continues to poll and approves."""
     better = -int(unit()["OOMScoreAdjust"])  # only root with all capabilities may lower one, and the distance decides
     with quiet() as service, contextlib.ExitStack() as stack:
         service.set_document(document(5))
@@ -191,11 +193,11 @@ def test_the_shipped_score_lets_others_go_first(tmp_path: Path, cage: Cage) -> N
         assert run.stop() == 0
 
 
-def test_what_is_shipped_expects_the_killer() -> None:
-    """The unit and the pod are not the first to be killed, have a limit of their own, are started again without end,
-    keep the outbox where the next process finds it, and have malloc keep little for later."""
+def test_shipped_units_prepare_for_the_out_of_memory_killer() -> None:
+    """The unit and the pod are not the first to be killed, have their own limit, are restarted without a limit on
+    attempts, keep the outbox across restarts, and let malloc keep little free memory."""
     service = unit()
-    assert -1000 < int(service["OOMScoreAdjust"]) < 0, "spared, but not for ever: it has a limit of its own"
+    assert -1000 < int(service["OOMScoreAdjust"]) < 0, "protected, but not absolutely: it has its own limit"
     assert (service["Restart"], service["StartLimitIntervalSec"]) == ("always", "0")
     assert service.get("OOMPolicy", "stop") in ("stop", "kill"), "continue would leave a dead agent"
     assert service["RestartPreventExitStatus"] == "2", "being killed is not among what ends the trying"
@@ -223,15 +225,15 @@ HUGE: Final = {
         for number in range(45_000)
     ),
 }
-"""The events of documents of almost 4 MiB, the most that is read, which take the most memory to read."""
+"""The events of documents of almost 4 MiB, the largest that are read, which need the most memory."""
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "many-names" else pytest.mark.nightly) for name in HUGE]
 )
 def test_the_largest_documents_fit_in_the_limit(tmp_path: Path, cage: Cage, name: str) -> None:
-    """Under the smallest limit that is shipped the agent reads whatever it may be answered, with both destinations
-    connected, and is there for the next document."""
+    """With the smallest shipped limit and both destinations connected, the agent reads any response and then the next
+    document."""
     with quiet() as service, Broker() as broker, Receiver() as collector:
         service.set_document(document(5))
         otlp = f"--otlp.endpoint=http://127.0.0.1:{collector.port}"

@@ -1,4 +1,4 @@
-"""The fault matrix of OTLP: the destination, a receiver that fails in every way, outbox and delivery as they run."""
+"""The fault matrix of OTLP: a receiver that fails in every way, with the real destination, outbox, and delivery."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def arrived(receiver: Receiver) -> list[str]:
     return [str(attributes(log.attributes)["log.record.uid"]) for _, _, log in receiver.logs]
 
 
-# What comes instead of an answer, the word that counts it, and whether only a person can mend it.
+# The fault instead of a response, the reason that counts it, and whether it needs manual repair.
 TRANSIENT: Final[dict[str, tuple[Action, str, bool]]] = {
     "301": (Reply(301, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
     "302": (Reply(302, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
@@ -65,10 +65,10 @@ TRANSIENT: Final[dict[str, tuple[Action, str, bool]]] = {
 
 @pytest.mark.parametrize("name", TRANSIENT)
 def test_no_transient_failure_loses_a_record(tmp_path: Path, name: str) -> None:
-    """Whatever comes instead of a true success, the record is kept and sent again; all arrive in order, none parked."""
+    """For every fault the record is kept and sent again; all arrive in order, and none is parked."""
     action, reason, needs_operator = TRANSIENT[name]
     wanted = scenarios()
-    # A collector may have taken what it did not acknowledge well: such doubles have the same id.
+    # A collector may have accepted a record without a valid acknowledgement: such duplicates have the same id.
     patience = 1.5 if reason == "timeout" else 20.0
     with Receiver(success(), action, action) as receiver, Line(tmp_path, target(receiver, patience)) as line:
         for some in (wanted[:1], wanted[1:]):
@@ -76,7 +76,7 @@ def test_no_transient_failure_loses_a_record(tmp_path: Path, name: str) -> None:
             line.go()
         assert in_order(arrived(receiver), wanted)
         assert (line.waiting(), line.parked(), line.sent()) == (0, 0, len(wanted))
-        # A connection that breaks before any answer is tried again at once inside of a send.
+        # A connection that breaks before any response is tried again at once within a send.
         assert line.reasons() in ({reason: 2}, {reason: 1})
         if needs_operator:
             assert line.waits == [60, 60]
@@ -97,8 +97,8 @@ PERMANENT: Final[dict[str, tuple[Action | None, str]]] = {
 
 
 @pytest.mark.parametrize("name", PERMANENT)
-def test_a_record_that_is_always_refused_is_parked(tmp_path: Path, name: str) -> None:
-    """A record that the collector refuses while it accepts others is parked, counted and logged; the others arrive."""
+def test_a_record_that_is_always_rejected_is_parked(tmp_path: Path, name: str) -> None:
+    """A record that the collector rejects while it accepts others is parked, counted, and logged; the others arrive."""
     answer, reason = PERMANENT[name]
     wanted = [a_record(number, subject="one") for number in range(1, 5)]
     taste = refusing(wanted[1].id, answer=answer)
@@ -114,7 +114,7 @@ def test_a_record_that_is_always_refused_is_parked(tmp_path: Path, name: str) ->
 
 
 def test_a_parked_record_holds_no_credential(tmp_path: Path) -> None:
-    """The collector refuses a record and repeats the token without its scheme: the outbox keeps it sifted."""
+    """The collector rejects a record and repeats the token without its scheme: the outbox stores the redacted text."""
     sentence = Status(message="no tenant has the key hunter2pw").SerializeToString()
     wanted = [a_record(number, subject="one") for number in range(1, 5)]
     taste = refusing(wanted[1].id, answer=Reply(400, PROTOBUF, sentence))
@@ -133,8 +133,8 @@ def test_a_parked_record_holds_no_credential(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [Reply(400, {"Content-Type": "text/html"}, b"<html>"), Reply(500), HTML, Reply(403)])
-def test_a_proxy_that_refuses_everything_parks_nothing(tmp_path: Path, answer: Reply) -> None:
-    """Hundreds of records wait while something on the way answers in the collector's place; then all of them arrive."""
+def test_a_proxy_that_rejects_everything_parks_nothing(tmp_path: Path, answer: Reply) -> None:
+    """Hundreds of records wait while a proxy answers instead of the collector; then all of them arrive."""
     wanted = [a_record(number, subject=f"event-{number % 50}") for number in range(800)]
     refuses = [True]
     with (
@@ -154,7 +154,8 @@ def test_a_proxy_that_refuses_everything_parks_nothing(tmp_path: Path, answer: R
 
 
 def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:
-    """Nobody listens for hours: kept, tried again, delivered in order by the collector that comes up on the port."""
+    """With a closed port for hours, records are kept, retried, and delivered in order to the collector that then
+    starts."""
     with (
         reserved_port() as port,
         Line(tmp_path, otlp_to(f"http://127.0.0.1:{port}/v1/logs", timeout=20)) as line,

@@ -1,5 +1,5 @@
-"""The fault matrix of disk, network and process, on the real `run`: whatever is taken away, it goes on, says so,
-approves nothing that it could not record, and is whole again afterwards."""
+"""The fault matrix of disk, network, and process, on the real `run`: without the resource it continues, reports the
+fault, approves nothing that it could not record, and recovers completely afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ REBOOTED = 5
 
 
 def namespaced(*script: str) -> tuple[str, ...]:
-    """What runs the agent with mounts (and where asked a network) of its own; skips where that is not allowed."""
+    """Return the command that runs the agent with its own mounts and, if asked, its own network; skip if not
+    permitted."""
     tried = subprocess.run(["unshare", "-rmn", "true"], capture_output=True, check=False)
     if tried.returncode != 0:
         pytest.skip("this machine allows no namespaces of one's own")
@@ -51,7 +52,7 @@ def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
 
 
 def fill_up(disk: Path) -> None:
-    """Leaves no room on the disk; removing the file `fill` makes some."""
+    """Fill the disk; removing the file `fill` makes space."""
     with (disk / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
         while True:
             fill.write(b"x" * 512)
@@ -61,7 +62,7 @@ def fill_up(disk: Path) -> None:
 def watched(
     tmp_path: Path, *flags: str, prefix: tuple[str, ...] = (), environ: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Run, MetadataService]]:
-    """An agent that has read one quiet document."""
+    """Start an agent that has read one document without events."""
     with quiet() as service:
         service.set_document(document(5))
         with Run(service.url, tmp_path, ENFORCE, UNREACHABLE, *flags, prefix=prefix, environ=environ) as run:
@@ -77,10 +78,10 @@ def polls_on(run: Run, service: MetadataService) -> None:
 # -- the disk
 
 
-@pytest.mark.linux("runs the agent in namespaces of its own")
-def test_disk_full(tmp_path: Path) -> None:
-    """With a full disk it polls and serves, holds with the reason, says so once; with room again it approves and
-    nothing is missing."""
+@pytest.mark.linux("runs the agent in its own namespaces")
+def test_a_full_disk_holds_approvals_and_loses_nothing(tmp_path: Path) -> None:
+    """With a full disk it polls and serves, holds with the reason, and logs it once; with space again it approves, and
+    no record is missing."""
     disk = tmp_path / "disk"
     flags = (f"--outbox.path={disk}/outbox.db",)
     with watched(tmp_path, *flags, prefix=on_tmpfs(disk, "size=2m")) as (run, service):
@@ -100,9 +101,9 @@ def test_disk_full(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
-@pytest.mark.linux("runs the agent in namespaces of its own")
-def test_disk_read_only(tmp_path: Path) -> None:
-    """On a read-only disk it starts, polls, serves and holds everything."""
+@pytest.mark.linux("runs the agent in its own namespaces")
+def test_a_read_only_disk_holds_approvals(tmp_path: Path) -> None:
+    """On a read-only disk it starts, polls, serves, and holds everything."""
     disk = tmp_path / "disk"
     flags = (f"--outbox.path={disk}/outbox.db",)
     with watched(tmp_path, *flags, prefix=on_tmpfs(disk, "ro")) as (run, service):
@@ -113,8 +114,8 @@ def test_disk_read_only(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
-def test_another_process_holds_the_file(tmp_path: Path) -> None:
-    """While another program keeps the database locked nothing is approved and polls go on; afterwards it is."""
+def test_a_locked_database_delays_approvals(tmp_path: Path) -> None:
+    """While another program keeps the database locked, no event is approved and polls continue; then it is approved."""
     with watched(tmp_path) as (run, service):
         with closing(sqlite3.connect(tmp_path / "outbox.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -127,8 +128,8 @@ def test_another_process_holds_the_file(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
-def test_ends_in_time_while_the_file_is_held(tmp_path: Path) -> None:
-    """SIGTERM is obeyed also while another program keeps the database locked."""
+def test_run_ends_in_time_while_the_database_is_locked(tmp_path: Path) -> None:
+    """SIGTERM is obeyed while another program keeps the database locked."""
     with (
         watched(tmp_path) as (run, service),
         closing(sqlite3.connect(tmp_path / "outbox.db", isolation_level=None)) as other,
@@ -140,8 +141,8 @@ def test_ends_in_time_while_the_file_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("removes a file that is open")
-def test_removed_and_corrupted_while_running(tmp_path: Path) -> None:
-    """The file removed, or overwritten, under the agent: records that come later are on disk, under their name."""
+def test_a_removed_or_corrupt_outbox_is_replaced(tmp_path: Path) -> None:
+    """After the file is removed or overwritten under the agent, later records are on disk under its name."""
     with watched(tmp_path) as (run, service):
         for suffix in ("", "-wal", "-shm"):
             (tmp_path / f"outbox.db{suffix}").unlink(missing_ok=True)
@@ -161,7 +162,8 @@ def test_removed_and_corrupted_while_running(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def slow_disk(run: Run, seconds: float, recorded: Path) -> Iterator[None]:
-    """Every fsync of the running agent takes so long, by strace, until the block ends; skips where none may trace."""
+    """Delay every fsync of the running agent by this time, with strace, in the block; skip if tracing is not
+    permitted."""
     delay = f"inject=fsync,fdatasync:delay_enter={round(seconds * 1e6)}"
     command = [need("strace"), "-f", "-qq", "-I2", f"--output={recorded}", "-e", "trace=fsync,fdatasync", "-e", delay]
     _skip_unless_traced([*command, "--attach"])
@@ -176,7 +178,7 @@ def slow_disk(run: Run, seconds: float, recorded: Path) -> Iterator[None]:
 
 
 def _skip_unless_traced(command: list[str]) -> None:
-    """A kernel may allow only children to be traced (yama), or a container nobody at all."""
+    """A kernel may allow only children to be traced (yama), and a container may forbid tracing."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as tried:
         strace = subprocess.Popen([*command, str(tried.pid)], stderr=subprocess.DEVNULL)
         until(lambda: strace.poll() is not None or _tracers(tried.pid) == {strace.pid})
@@ -185,20 +187,20 @@ def _skip_unless_traced(command: list[str]) -> None:
         strace.wait(30)
         tried.kill()
     if not allowed:
-        pytest.skip("this machine lets nobody trace a running process")
+        pytest.skip("this machine does not permit tracing a running process")
 
 
 def _tracers(pid: int) -> set[int]:
-    """The processes that trace the threads of this one; 0 for none."""
+    """Return the ids of the processes that trace the threads of this one; 0 for none."""
     texts = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended
             texts.append(status.read_text())
     return {int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("TracerPid:")}
 
 
 @pytest.mark.linux("delays the agent's calls by strace")
-def test_slow_disk(tmp_path: Path) -> None:
+def test_a_slow_disk_delays_only_approvals(tmp_path: Path) -> None:
     """With a disk that takes a second for each fsync it approves, polls, serves, and delivers everything once."""
     with quiet() as service, Broker() as broker, Receiver() as collector:
         service.set_document(document(5))
@@ -224,9 +226,9 @@ def test_slow_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("delays the agent's calls by strace")
-def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
-    """While it takes longer to note an attempt than a document is fresh, nothing is approved and it polls and serves;
-    with a quick disk again it approves, once."""
+def test_no_approval_on_a_document_that_expires_during_the_write(tmp_path: Path) -> None:
+    """While recording an attempt takes longer than a document stays fresh, it approves nothing, polls, and serves; with
+    a fast disk again it approves, once."""
     with watched(tmp_path) as (run, service):
         with slow_disk(run, 5.5, tmp_path / "strace"):
             service.set_document(document(6, mine()))
@@ -244,10 +246,10 @@ def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
 # -- the network
 
 
-@pytest.mark.linux("runs the agent in namespaces of its own")
+@pytest.mark.linux("runs the agent in its own namespaces")
 @pytest.mark.parametrize(("url", "reason"), [("http://169.254.169.254", "connect"), ("http://metadata.test", "dns")])
-def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
-    """On a machine without any network it starts, says what is missing, and ends in time."""
+def test_run_starts_and_ends_without_a_network(tmp_path: Path, url: str, reason: str) -> None:
+    """On a machine without a network it starts, reports what is missing, and ends in time."""
     prefix = namespaced("-rn")
     with Run(url, tmp_path, UNREACHABLE, prefix=prefix) as run:
         run.wait_for(lambda: any(f"reason={reason}" in line for line in run.said("poll.failed")))
@@ -258,16 +260,16 @@ def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
 
 
 @pytest.mark.linux("stops the agent by SIGSTOP")
-def test_stopped_for_a_while(tmp_path: Path) -> None:
-    """SIGSTOP for so long that its sight is broken: an event that went meanwhile has `ended`; one that goes before its
-    eyes, in the same way, is `canceled`."""
+def test_a_suspended_process_records_a_gap(tmp_path: Path) -> None:
+    """After a SIGSTOP that makes a gap in polling, an event that disappeared meanwhile has `ended`; one that disappears
+    later, without a gap, is `canceled`."""
     with watched(tmp_path) as (run, service):
         planned = {"NotBefore": "Fri, 01 Jan 2100 00:00:00 GMT", "DurationInSeconds": 60}
         service.set_document(document(6, event("unseen", "Freeze", "vm-1", **planned)))
         run.wait_for(lambda: run.metric("events", event_type="Freeze", event_status="Scheduled") == 1)
         run.process.send_signal(signal.SIGSTOP)
         service.set_document(document(7))
-        time.sleep(5.5)  # nothing turns meanwhile that could be waited for
+        time.sleep(5.5)  # no state to wait for changes meanwhile
         run.process.send_signal(signal.SIGCONT)
         run.wait_for(lambda: run.metric("events_closed_total", event_type="Freeze", outcome="ended") == 1)
         assert run.get("/-/healthy").status_code == 200
@@ -280,8 +282,8 @@ def test_stopped_for_a_while(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("limits the descriptors of a process")
-def test_out_of_file_descriptors(tmp_path: Path) -> None:
-    """With no descriptor left it polls on over the connection that it has, and approves once there are some."""
+def test_run_survives_without_free_descriptors(tmp_path: Path) -> None:
+    """Without free descriptors it polls over its open connection, and approves once descriptors are free."""
     with watched(tmp_path) as (run, service):
         polls_on(run, service)
         pid = run.process.pid
@@ -300,8 +302,8 @@ def test_out_of_file_descriptors(tmp_path: Path) -> None:
 
 @pytest.mark.linux("needs a device that is always full")
 @pytest.mark.parametrize("log", ["full", "closed"])
-def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
-    """A log that takes nothing, full or closed, changes nothing else."""
+def test_a_log_that_cannot_be_written_changes_nothing_else(tmp_path: Path, log: str) -> None:
+    """A log that accepts nothing, full or closed, changes nothing else."""
     prefix = ("sh", "-c", 'exec "$@" 2>&-', "sh") if log == "closed" else ()
     with quiet() as service, reserved_port() as port, open("/dev/full", "w") as full:
         service.set_document(document(6, mine()))
@@ -313,10 +315,10 @@ def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
     assert os.path.getsize(tmp_path / "outbox.db") > 0
 
 
-@pytest.mark.linux("runs the agent in namespaces of its own")
-def test_log_on_a_full_disk_and_with_room_again(tmp_path: Path) -> None:
-    """While the log's own disk is full nothing else changes; with room again it says how many lines are missing and
-    goes on with whole ones."""
+@pytest.mark.linux("runs the agent in its own namespaces")
+def test_lines_lost_on_a_full_log_disk_are_counted(tmp_path: Path) -> None:
+    """While the log's disk is full, nothing else changes; with space again it logs the number of missing lines and
+    continues with complete ones."""
     disk = tmp_path / "logs"
     disk.mkdir()
     script = f'mount -t tmpfs -o size=64k tmpfs "{disk}" && exec "$@" 2>"{disk}/log"'
@@ -329,7 +331,7 @@ def test_log_on_a_full_disk_and_with_room_again(tmp_path: Path) -> None:
             fill_up(log.parent)
             service.set_document(document(6, *(mine(f"{REBOOT[:-2]}{number}") for number in range(10, 40))))
             until(lambda: len(service.posts) == 30, seconds=60)
-            # A POST is no sign that its lines were tried: another thread writes them, and may be behind.
+            # A POST does not prove that its lines were tried: another thread writes them, and may be late.
             until(lambda: log.stat().st_size % os.sysconf("SC_PAGESIZE") == 0)
             polls_on(run, service)
             assert b"lines_lost" not in log.read_bytes()

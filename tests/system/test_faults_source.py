@@ -1,6 +1,7 @@
-"""The fault matrix of the source: a real metadata service that fails in every way over a real wire, and the whole line.
+"""The fault matrix of the source: a real metadata service that fails in every way over a real connection.
 
-The wire is real and its deadlines are short; the agent's clock is turned by hand, so that its patience costs no time.
+The connection is real and its deadlines are short; the test advances the agent's clock, so that retry delays cost no
+time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LIFE: Final = {"scheduled", "updated", "started", "completed", "canceled", "ende
 
 
 class Wire(Source):
-    """The real client; what takes time on the wire takes none on the agent's clock, which a test turns."""
+    """The real client; its waits on the network take no time on the agent's clock, which a test advances."""
 
     client: MetadataClient
 
@@ -52,7 +53,7 @@ def wire(url: str, **more: Any) -> Callable[[Clock], Source]:
 def over_the_wire(
     folder: Path, mode: str = "dry-run", **more: Any
 ) -> Iterator[tuple[AgentEnvironment, MetadataService]]:
-    """A world whose source is a real service with one event scheduled, read well once."""
+    """Yield an environment with a real service that has one scheduled event, after one successful poll."""
     with MetadataService(load("quiet"), speed=0.001) as service:
         service.set_document(document(2, event()))
         with AgentEnvironment(folder, policy(mode), source=wire(service.url, **more)) as environment:
@@ -96,9 +97,9 @@ FAULTS: Final = {
 @pytest.mark.parametrize(
     "fault", [pytest.param("slow:60", marks=pytest.mark.nightly), *(name for name in FAULTS if name != "slow:60")]
 )
-def test_the_truth_stands_through(tmp_path: Path, fault: str) -> None:
-    """While the service fails, the last known truth stands, `up` is 0, the reason is counted, the outage is told once
-    and nothing of the event is invented; afterwards what happened is told rightly."""
+def test_an_outage_keeps_the_last_status_and_is_recorded_once(tmp_path: Path, fault: str) -> None:
+    """While the service fails, the last known status stays, `up` is 0, the reason is counted, the outage is recorded
+    once, and no change of the event is invented; afterwards the real changes are recorded."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault(fault)
         environment.live(14)
@@ -122,8 +123,8 @@ def test_the_truth_stands_through(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["bom", "surrogate"])
-def test_odd_but_readable(tmp_path: Path, fault: str) -> None:
-    """A byte order mark, or a lone surrogate in a text, is no reason to be blind, and the records are valid UTF-8."""
+def test_unusual_but_valid_documents_are_read(tmp_path: Path, fault: str) -> None:
+    """A byte order mark, or a lone surrogate in a text, does not fail the poll, and the records are valid UTF-8."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault(fault)
         service.set_document(document(3, started(event())))
@@ -134,8 +135,8 @@ def test_odd_but_readable(tmp_path: Path, fault: str) -> None:
             record.to_json().decode("utf-8")
 
 
-def test_one_lost_answer_is_one_failure(tmp_path: Path) -> None:
-    """A single bad answer between good ones makes no gap: the event that goes then was seen to go."""
+def test_one_failed_poll_makes_no_gap(tmp_path: Path) -> None:
+    """A single failed poll between successful ones makes no gap: an event that disappears then is observed."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault("500*1")
         environment.live(3)
@@ -145,8 +146,8 @@ def test_one_lost_answer_is_one_failure(tmp_path: Path) -> None:
         assert [kind for kind in environment.kinds() if kind in LIFE] == ["scheduled", "canceled"]
 
 
-def test_throttled_as_long_as_it_asks(tmp_path: Path) -> None:
-    """`Retry-After` is obeyed: nothing is asked before its time."""
+def test_retry_after_is_obeyed(tmp_path: Path) -> None:
+    """`Retry-After` is obeyed: no request is sent before its time."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault("429:20")
         environment.live(1)
@@ -157,8 +158,8 @@ def test_throttled_as_long_as_it_asks(tmp_path: Path) -> None:
         assert len(service.requests) == asked + 1
 
 
-def test_gone_for_seventy_seconds(tmp_path: Path) -> None:
-    """410 for as long as Azure may give it: told once, recovered once, nothing lost."""
+def test_410_for_seventy_seconds_is_one_outage(tmp_path: Path) -> None:
+    """410 for the longest time that Azure documents: recorded once, recovered once, nothing lost."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault("410")
         environment.live(70)
@@ -169,8 +170,8 @@ def test_gone_for_seventy_seconds(tmp_path: Path) -> None:
         assert [kind for kind in environment.kinds() if kind in LIFE] == ["scheduled"]
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
-    """A service that is gone altogether, its port closed, is an outage like another."""
+def test_a_closed_port_is_an_outage(tmp_path: Path) -> None:
+    """A service with a closed port is an outage like any other."""
     with over_the_wire(tmp_path) as (environment, service):
         service.close()
         environment.live(14)
@@ -188,8 +189,8 @@ def flaky_resolver(gone: list[bool]) -> Resolve:
     return resolve
 
 
-def test_dns_gone(tmp_path: Path) -> None:
-    """A configured host name that can't be looked up for a while fails as `dns`, and is looked up again."""
+def test_a_name_that_cannot_be_resolved_is_an_outage(tmp_path: Path) -> None:
+    """A configured host name that can't be resolved for a while fails as `dns`, and is resolved again."""
     gone: list[bool] = []
     with MetadataService(load("quiet"), speed=0.001) as service:
         service.set_document(document(2, event()))
@@ -200,7 +201,7 @@ def test_dns_gone(tmp_path: Path) -> None:
             environment.live(2)
             assert environment.value("up") == 1
             gone.append(True)
-            service.fault("gap")  # the connection is lost as well, so that a new one is asked for
+            service.fault("gap")  # the connection is lost as well, so that a new one is opened
             environment.live(14)
             service.fault(None)
             environment.live(14)
@@ -216,8 +217,8 @@ def test_dns_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "sure"), [("post-400", True), ("post-500", False), ("post-hang:60", False), ("post-reset", False)]
 )
-def test_an_approval_that_fails_is_made_again(tmp_path: Path, fault: str, sure: bool) -> None:
-    """Each way to fail a POST is counted and published, waits at least 5 s, and the next one gets through, once."""
+def test_a_failed_approval_is_retried(tmp_path: Path, fault: str, sure: bool) -> None:
+    """Each way to fail a POST is counted and published, waits at least 5 s, and the next POST succeeds, once."""
     with over_the_wire(tmp_path, "enforce") as (environment, service):
         service.set_document(document(3))
         environment.live(2)
@@ -234,8 +235,8 @@ def test_an_approval_that_fails_is_made_again(tmp_path: Path, fault: str, sure: 
         assert REBOOT not in environment.agent.status.state.tracked
 
 
-def test_an_answer_too_late_is_not_acted_on(tmp_path: Path) -> None:
-    """Polls that fail leave decisions untaken: nothing is POSTed on the last known document."""
+def test_no_approval_is_based_on_a_stale_document(tmp_path: Path) -> None:
+    """Failed polls make no decisions: no POST is based on the last known document."""
     with over_the_wire(tmp_path) as (environment, service):
         service.fault("html")
         environment.live(60)

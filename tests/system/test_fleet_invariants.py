@@ -1,6 +1,6 @@
-"""A scale set in a random world: several agents over one platform, each with its own faults, crashes and clocks.
+"""Random scenarios of a scale set: several agents on one platform, each with its own faults, crashes, and clocks.
 
-What reaches the platform and the backends is judged by `fleet_reading`, which shares nothing with the code.
+`fleet_reading`, which shares nothing with the code, judges what reaches the platform and the backends.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ HOMES: Final = st.builds(
     conflict=st.sampled_from([False] * 9 + [True]),
 )
 LOOKS: Final = st.tuples(st.sampled_from([1, 1, 2, 0, 7, 20]), st.sampled_from([1.0, 1.0, 0.25, 4.0]))
-"""How often the fleet turns after something happened, and how many seconds apart."""
+"""How often the fleet takes a turn after an action, and how many seconds apart."""
 
 
 def scenarios(*happenings: st.SearchStrategy[Happening], least: int = 12) -> st.SearchStrategy[Scenario]:
-    """Of a few kinds of happenings each, so that what belongs together meets more often than by chance."""
+    """Draw from a few kinds of actions, so that related ones meet more often than by chance."""
     longest = 50 if LONG else 25
 
     def of(some: list[st.SearchStrategy[Happening]]) -> st.SearchStrategy[Scenario]:
@@ -109,7 +109,7 @@ def scenarios(*happenings: st.SearchStrategy[Happening], least: int = 12) -> st.
 
 
 def recorded(setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario) -> None:
-    """The story, and then time enough for whatever waits."""
+    """Run the scenario, and then long enough for everything that waits."""
     Tried.example(steps=sum(often for _, (often, _) in scenario))
     options = AgentOptions(policy_of(setup), all_events=everything)
     with tempfile.TemporaryDirectory(prefix="azse-fleet-", dir=MEMORY) as root:
@@ -125,15 +125,16 @@ def recorded(setup: oracle.PolicySetup, size: int, everything: bool, scenario: S
 
 @settings(max_examples=examples(40))
 @given(HOMES, st.integers(1, 3), st.booleans(), scenarios(*PLATFORM, *TROUBLE))
-def test_a_fleet_in_any_weather_tells_all_and_approves_nothing_wrong(
+def test_a_fleet_records_everything_and_approves_only_what_is_due(
     setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario
 ) -> None:
-    """Whatever breaks: every transition reaches every destination in order and under one id, no POST is one that a
-    second reading holds, or too soon, out of turn, after a 200 or not on disk, and what is due is approved at last."""
+    """Under any faults every transition reaches every destination in order and under one id. No POST is one that the
+    second reading holds, or too early, out of turn, repeated after a 200, or not on disk; due events are approved in
+    the end."""
     recorded(setup, size, everything, scenario)
 
 
-# -- the same world, where there is much to approve
+# -- random scenarios with many approvals
 
 WILLING: Final = st.builds(
     oracle.PolicySetup,
@@ -161,7 +162,7 @@ OPENINGS: Final = st.tuples(
     ),
     happening("announces", ONE, SHARED, st.just(900), PLAIN),
 ).map(lambda parts: [*parts[0], parts[1]])
-"""What stands already when the first event comes."""
+"""Return the actions before the first event."""
 APPROVING: Final = (
     happening("announces", st.sampled_from(["a", "b"]), SHARED, st.just(900), PLAIN),
     happening("changes", ONE, st.fixed_dictionaries({"Resources": SHARED}), st.just(False)),
@@ -182,14 +183,14 @@ APPROVING: Final = (
 
 @settings(max_examples=examples(60))
 @given(WILLING, OPENINGS, st.integers(2, 3), scenarios(*APPROVING))
-def test_no_approval_of_a_fleet_is_wrong_or_missing(
+def test_a_fleet_approves_exactly_what_is_due(
     setup: oracle.PolicySetup, opening: list[Happening], size: int, scenario: Scenario
 ) -> None:
-    """As above, where refusals, crashes around the POST, clocks, takeovers and full disks are most of the weather."""
+    """As above; most faults are rejections, crashes around the POST, clock changes, takeovers, and full disks."""
     recorded(setup, size, False, [(happened, (2, 1.0)) for happened in opening] + scenario)
 
 
-# -- and where there is much to tell
+# -- random scenarios with many records
 
 TELLING: Final = (
     happening("announces", IDENTS, SHARED, st.just(900), FIELDS),
@@ -207,8 +208,8 @@ TELLING: Final = (
 
 @settings(max_examples=examples(40))
 @given(st.just(oracle.PolicySetup(rules=DEFAULT)), st.integers(1, 2), st.booleans(), scenarios(*TELLING))
-def test_no_word_of_a_fleet_is_lost_or_twice(
+def test_a_fleet_delivers_every_record_once(
     setup: oracle.PolicySetup, size: int, everything: bool, scenario: Scenario
 ) -> None:
-    """As above, where changes, crashes and moody backends and disks are most of the weather."""
+    """As above; most faults are changes, crashes, and backends and disks that fail now and then."""
     recorded(setup, size, everything, scenario)

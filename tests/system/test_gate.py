@@ -1,4 +1,4 @@
-"""The gate of a real agent, as a prober sees it and as a real HAProxy acts on it, with what docs/gate.md shows."""
+"""The gate of a real agent, for a prober and for a real HAProxy, with the examples of docs/gate.md."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ GATE: Final = "/-/gate"
 
 
 def quiet() -> MetadataService:
-    """A metadata service of `vm-1` with nothing planned."""
+    """A metadata service of `vm-1` without events."""
     return MetadataService(load("user-reboot"), speed=0.001)
 
 
 def reboot(seconds: float) -> dict[str, object]:
-    """A reboot of vm-1 by the platform, whose `NotBefore` is so many seconds from now."""
+    """Return a document with a reboot of vm-1 by the platform, with `NotBefore` this many seconds from now."""
     at = datetime.now(UTC) + timedelta(seconds=seconds)
     return event(REBOOT, "Reboot", "vm-1", EventSource="Platform", NotBefore=f"{at:%a, %d %b %Y %H:%M:%S} GMT")
 
 
-# -- HAProxy and what stands behind it
+# -- HAProxy and its servers
 
 
 class Application:
-    """A web server behind the load balancer, which answers with its name. It may be stopped, and started again."""
+    """A web server behind the load balancer, which answers with its name. It can be stopped and started again."""
 
     def __init__(self, name: str, host: str, port: int = 0) -> None:
         self._name = name.encode()
@@ -72,7 +72,7 @@ class Application:
                 self.wfile.write(name)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Quiet."""
+                """Suppress the request log."""
 
         self._server = http.server.ThreadingHTTPServer(self._address, Get)
         self._address = (self._address[0], self._server.server_port)
@@ -106,19 +106,19 @@ def asked(port: int, path: str) -> tuple[int, str]:
 
 
 class Balancer:
-    """A running HAProxy. `port` is its frontend's; what it thinks of its servers is on its own statistics page."""
+    """A running HAProxy. `port` is its frontend's; its statistics page shows the state of its servers."""
 
     def __init__(self, frontend: socket.socket, statistics: socket.socket) -> None:
         self.port: int = frontend.getsockname()[1]
         self._statistics: int = statistics.getsockname()[1]
 
     def server(self, name: str) -> dict[str, str]:
-        """The line of a server: `status` is UP or DOWN, `check_status` L7OK when its last check was answered well."""
+        """Return the statistics of a server: `status` is UP or DOWN, `check_status` L7OK after a successful check."""
         _, text = asked(self._statistics, "/;csv")
         return next(row for row in csv.DictReader(text.removeprefix("# ").splitlines()) if row["svname"] == name)
 
     def is_up(self, name: str) -> bool:
-        """Whether it gets requests, by a check and not because it was never checked."""
+        """Return whether it gets requests because of a check, and not because it was never checked."""
         row = self.server(name)
         return (row["status"], row["check_status"]) == ("UP", "L7OK")
 
@@ -133,8 +133,9 @@ def replaced(text: str, old: str, new: str) -> str:
 
 @contextmanager
 def haproxy(folder: Path, first: str, second: str, application: int, agent: int) -> Iterator[Balancer]:
-    """HAProxy with the configuration of the page, for servers at these addresses with applications and agents on these
-    ports. It checks ten times a second, and inherits its own listening sockets, so that no port is free in between."""
+    """Start HAProxy with the configuration of the page, for servers at these addresses with applications and agents on
+    these ports. It checks ten times a second, and inherits its listening sockets, so that no port is free in between.
+    """
     config = re.search(r"```text\n(defaults\n.*?)```", PAGE, re.DOTALL)
     assert config is not None
     with ExitStack() as stack:
@@ -161,7 +162,7 @@ def haproxy(folder: Path, first: str, second: str, application: int, agent: int)
 
 
 class Customers:
-    """Requests without a pause, each on a new connection, for as long as the block lasts."""
+    """Requests without a pause, each on a new connection, during the block."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -179,7 +180,7 @@ class Customers:
                 self.served[repr(error)] += 1
 
     def wait_for(self, name: str, more: int = 5) -> None:
-        """Until so many further answers have come from one application."""
+        """Wait for this many further responses from one application."""
         target = self.served[name] + more
         until(lambda: self.served[name] >= target, every=0.01)
 
@@ -195,7 +196,7 @@ class Customers:
 
 
 class Shop:
-    """Two VMs behind HAProxy, each with its agent, its application and its metadata service, and their customers."""
+    """Two VMs behind HAProxy, each with its agent, application, and metadata service, and their clients."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -219,7 +220,7 @@ class Shop:
         return self._stack.enter_context(Run(service.url, folder, f"--gate.lead={LEAD}s", listen=listen))
 
     def goes_down(self) -> None:
-        """The first VM: everything on it ends."""
+        """End everything on the first VM."""
         self._address = self.agent.address
         assert self.agent.stop() == 0
         self._application.stop()
@@ -242,8 +243,8 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 @pytest.mark.peer("haproxy")
 @pytest.mark.linux("its servers have addresses of 127.0.0.0/8, and the sockets of HAProxy are inherited")
 def test_haproxy_takes_a_server_out_before_its_reboot_and_back_after_it(shop: Shop) -> None:
-    """No request fails through all of it: the reboot of one VM, agent and all, and the silence of the other's metadata
-    service, which takes nothing out."""
+    """No request fails during the reboot of one VM with its agent, nor while the other VM's metadata service doesn't
+    respond, which takes no server out."""
     balancer, customers = shop.balancer, shop.customers
     customers.wait_for("web-1")
     customers.wait_for("web-2")
@@ -278,17 +279,17 @@ def test_haproxy_takes_a_server_out_before_its_reboot_and_back_after_it(shop: Sh
     assert set(customers.served) == {"web-1", "web-2"}
 
 
-# -- what the page shows
+# -- examples of the page
 
 
 def shown(number: int) -> str:
-    """A block of the page that shows what curl prints, without its first line."""
+    """Return a block of the page with curl's output, without its first line."""
     blocks = re.findall(r"```text\n\$ curl -i http://10\.0\.0\.4:10169/-/gate\n(.*?)```", PAGE, re.DOTALL)
     return str(blocks[number])
 
 
 def without_times(text: str) -> str:
-    """The same with each time as @."""
+    """Return the text with each time as @."""
     return re.sub(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT|\d{4}-\d\d-\d\dT[\d:]{8}Z", "@", text)
 
 
@@ -304,7 +305,7 @@ def announced(tmp_path: Path) -> Iterator[tuple[MetadataService, Run]]:
 
 @pytest.mark.peer("curl")
 def test_the_page_shows_what_curl_prints(announced: tuple[MetadataService, Run]) -> None:
-    """Open and closed: the whole answer, but for its times."""
+    """Open and closed, the whole response matches except for its times."""
     service, run = announced
     for number, status in enumerate((200, 503)):
         run.wait_for(lambda status=status: run.get(GATE).status_code == status)  # type: ignore[misc]  # a default can't be annotated
@@ -319,7 +320,7 @@ def test_the_page_shows_what_curl_prints(announced: tuple[MetadataService, Run])
 def test_health_page_fails_only_when_the_gate_is_closed(
     announced: tuple[MetadataService, Run],
 ) -> None:
-    """The command of the page, which the readiness probe has too: with an open gate, a closed one, and no agent."""
+    """The command of the page and of the readiness probe works with an open gate, a closed one, and no agent."""
     service, run = announced
     need("curl")
     shown = re.findall(r'^( *)(test "\$\(curl [^`]*?!= 503)$', PAGE, re.MULTILINE)
@@ -339,8 +340,8 @@ def test_health_page_fails_only_when_the_gate_is_closed(
 
 
 def test_gate_never_opens_when_the_agent_starts_during_an_event(tmp_path: Path) -> None:
-    """Its first answer waits for the first document, although nothing is known of the event before: a load balancer
-    must not see the gate open for a moment, and send traffic to a VM that is about to go."""
+    """The first response waits for the first document, even if no event was known before: a load balancer must not see
+    the gate open for a moment, and send traffic to a VM that is about to be interrupted."""
     with quiet() as service:
         service.set_document(document(1, started(reboot(60))))
         settings = loaded(
@@ -360,8 +361,8 @@ def test_gate_never_opens_when_the_agent_starts_during_an_event(tmp_path: Path) 
     assert answers[0].startswith(b"Closed: Reboot of this VM has started")
 
 
-def test_an_agent_that_starts_without_an_answer_is_open_after_a_second(tmp_path: Path) -> None:
-    """What its prober waits for is bounded: the source is silent, and the gate fails open."""
+def test_the_gate_opens_after_a_second_without_an_answer(tmp_path: Path) -> None:
+    """The prober's wait is bounded: if the source doesn't respond, the gate fails open."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Run(url, tmp_path) as run:
@@ -369,7 +370,7 @@ def test_an_agent_that_starts_without_an_answer_is_open_after_a_second(tmp_path:
 
 
 def test_a_restart_during_an_event_keeps_the_gate_closed_without_its_source(tmp_path: Path) -> None:
-    """What the process before it has read counts by the wall clock, as long as it is fresh; the name is configured."""
+    """Data of the previous process counts by the wall clock while it is fresh; the VM's name is configured."""
     with quiet() as service:
         service.set_document(document(1, started(reboot(60))))
         with Run(service.url, tmp_path) as run:

@@ -1,6 +1,6 @@
-"""Whatever is done over and over leaves nothing behind: objects are counted, not bytes, since that is exact.
+"""Repeated work leaks nothing: objects are counted, not bytes, because that is exact.
 
-The whole agent for minutes is `benchmarks.soak`; this finds what is too small for it, an object lost with each poll.
+`benchmarks.soak` runs the whole agent for minutes; these tests find smaller leaks, such as one object with each poll.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LOOKS: Final = 12
 
 
 def objects() -> int:
-    """Python's small objects, without garbage (twice, since what ends may leave some behind), without the lines of
-    source that pytest reads for a traceback in the log, and without the names in the interpreter's cache of attributes:
-    it goes by their addresses, so each name that is put together takes a place of its own, up to 4096."""
+    """Count Python's small objects after two garbage collections (an end may leave some behind). Source lines that
+    pytest reads for a traceback in the log don't count, nor do names in the interpreter's cache of attributes: it goes
+    by addresses, so each name that is built takes its own entry, up to 4096."""
     linecache.clearcache()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.13, where nothing takes its place
+        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.13, without a replacement
         sys._clear_type_cache()
     gc.collect()
     gc.collect()
@@ -54,9 +54,9 @@ def objects() -> int:
 
 
 def left_behind(work: Callable[[], object], *, times: int, warm: int) -> float:
-    """Objects for each time that the work is done, once it was done so often that its caches are full.
+    """Return objects per repetition, once the work was repeated often enough to fill its caches.
 
-    Some caches are swept now and then, so the lowest of the first third is held against the lowest of the last.
+    Some caches are swept now and then, so the lowest of the first third is compared with the lowest of the last.
     """
     for _ in range(warm):
         work()
@@ -69,24 +69,22 @@ def left_behind(work: Callable[[], object], *, times: int, warm: int) -> float:
     return (min(counts[-third:]) - min(counts[:third])) / (times * 2 / 3)
 
 
-def test_what_is_left_behind_is_seen() -> None:
-    """One object lost each time is seen; work that keeps nothing shows nothing.
+def test_a_leak_is_found() -> None:
+    """One object lost each time is found; work that keeps nothing gives none.
 
-    Often, since what tests before this one left to be freed, some dozens of objects, may go meanwhile.
+    Often, because some dozens of objects of earlier tests may be freed meanwhile.
     """
     lost: list[object] = []
     assert left_behind(lambda: lost.append(object()), times=4_800, warm=20) >= 0.9
     assert left_behind(lambda: [object() for _ in range(100)], times=4_800, warm=20) < 0.1
 
 
-def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
-    """A maintenance with its polls, decisions, records, a failure of the source and a scrape: the line of the agent."""
+def test_polls_and_maintenance_leak_nothing(tmp_path: Path) -> None:
+    """A maintenance with its polls, decisions, records, a failure of the source, and a scrape."""
     numbers = itertools.count(1)
     with AgentEnvironment(tmp_path) as environment:
         environment.outbox.close()
-        environment.options = replace(
-            environment.options, event_memory_bytes=1 << 16
-        )  # full before anything is counted
+        environment.options = replace(environment.options, event_memory_bytes=1 << 16)  # full before the count begins
         environment.start()
 
         def scenario() -> None:
@@ -99,10 +97,8 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
             for name in ("event_hubs", "otlp"):
                 while waiting := environment.outbox.next(name, 100):
                     environment.outbox.delivered(name, [queued.seq for queued in waiting])
-            environment.clock.go(
-                31 * 86_400.0
-            )  # what was sent or Started may be forgotten then, if its space is needed
-            # What the test's own world remembers.
+            environment.clock.go(31 * 86_400.0)  # what was sent or Started may be dropped then, if its space is needed
+            # Data of the test environment.
             environment.kept.clear()
             environment.source.posts.clear()
             environment.source.polls.clear()
@@ -113,8 +109,8 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
         assert left_behind(scenario, times=96, warm=8 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
 
 
-def test_reading_the_source_leaves_nothing_behind() -> None:
-    """Answers, errors of every kind and broken connections over real HTTP."""
+def test_reading_the_source_leaks_nothing() -> None:
+    """Responses, errors of every kind, and broken connections over real HTTP."""
     faults = itertools.cycle((None, "500", "reset", "truncated", "html", "429", "nan", "half-close", "deep", None))
     with quiet() as service, contextlib.closing(MetadataClient(service.url, "2020-07-01")) as client:
 
@@ -127,7 +123,7 @@ def test_reading_the_source_leaves_nothing_behind() -> None:
         assert left_behind(poll, times=240, warm=100) < 0.3
 
 
-def test_scrapes_leave_nothing_behind() -> None:
+def test_scrapes_leak_nothing() -> None:
     """Scrapes on one connection and on many."""
     pages = Pages()
     with serving(pages) as (host, port), httpx.Client(trust_env=False) as client:
@@ -141,8 +137,8 @@ def test_scrapes_leave_nothing_behind() -> None:
 
 
 @pytest.mark.linux("has peers that are held by SIGSTOP")
-def test_a_flapping_collector_leaves_nothing_behind() -> None:
-    """Sends over OTLP that succeed, are refused in every way, or have their connection broken."""
+def test_a_flapping_collector_leaks_nothing() -> None:
+    """Sends over OTLP that succeed, are rejected in every way, or have their connection broken."""
     statuses = itertools.cycle((200, DROP, 302, 401, 429, 500, 503, 200))
     with Peers() as peers, contextlib.closing(otlp_to(f"{peers.endpoint}/v1/logs", timeout=5.0)) as destination:
 
@@ -155,8 +151,8 @@ def test_a_flapping_collector_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.linux("has peers that are held by SIGSTOP")
-def test_backlogs_over_several_connections_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """A backlog that drains slowly opens further connections, and has given them back when it is drained."""
+def test_backlogs_over_several_connections_leak_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A backlog that drains slowly opens further connections, and closes them when it is drained."""
     now = itertools.count(0.0, 2 * WIDEN_SECONDS)
     with Peers() as peers:
         destination = hub_destination(peers.connection_string, monotonic=lambda: next(now))
@@ -173,8 +169,8 @@ def test_backlogs_over_several_connections_leave_nothing_behind(caplog: pytest.L
 
 
 @pytest.mark.linux("has peers that are held by SIGSTOP")
-def test_reconnecting_to_event_hubs_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """Each send over a connection of its own, which is given back, or broken by the other side."""
+def test_reconnecting_to_event_hubs_leaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Each send uses its own connection, which is closed or broken by the other side."""
     now = itertools.count(0.0, 100.0)
     breaks = itertools.cycle(("", "drop-before-store*1", "", "detach*1"))
     with Peers() as peers:
@@ -187,8 +183,8 @@ def test_reconnecting_to_event_hubs_leaves_nothing_behind(caplog: pytest.LogCapt
             with contextlib.suppress(Failure):
                 destination.send([a_record()])
             destination.idle()
-            caplog.clear()  # it keeps the SDK's words, and with them its connections
+            caplog.clear()  # it keeps the SDK's messages, and with them its connections
 
-        # A client of the SDK that stayed would be some thirty objects, closed as it is.
+        # A leaked client of the SDK would be some thirty objects, even if closed.
         assert left_behind(connect, times=12, warm=8) < 4
         destination.close()

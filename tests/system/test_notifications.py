@@ -24,7 +24,8 @@ def _scenario(words: str) -> Scenario:
 
 @pytest.mark.parametrize("words", ["autoscale deletes", pytest.param("approved early", marks=pytest.mark.nightly)])
 def test_events_that_need_no_action_raise_no_alert(words: str) -> None:
-    """A tenth of the fleet is deleted, early or in time, its targets down or away afterwards: nothing fires at all."""
+    """A tenth of the fleet is deleted, early or in time, with its targets down or removed afterwards: no alert
+    fires."""
     assert changes(_scenario(words), VMS, Engine(Path(need("promtool")))) == []
 
 

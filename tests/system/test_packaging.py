@@ -1,4 +1,4 @@
-"""What is handed out: wheel and sdist, and that the wheel alone, in a fresh environment, is the whole agent."""
+"""The wheel and the sdist: the wheel, in a fresh environment without anything else, is the whole agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLEAN: Final = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with an sdist, and the wheel that was built from that sdist alone.
+    """Yield a folder with an sdist, and the wheel that was built from only that sdist.
 
     Of a copy: other tests compile modules meanwhile.
     """
@@ -59,8 +59,8 @@ def metadata(built: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-def test_the_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
-    """Every module and data file of `exporter` is in the wheel, nothing else is: no tests, no dashboards."""
+def test_the_wheel_holds_only_the_package_and_its_data(built: Path) -> None:
+    """Every module and data file of `exporter` is in the wheel and nothing else is: no tests, no dashboards."""
     with zipfile.ZipFile(wheel(built)) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     package = {name for name in names if ".dist-info/" not in name}
@@ -73,8 +73,8 @@ def test_the_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
-def test_the_wheel_says_what_it_is(built: Path) -> None:
-    """Name, version, licence, Python, a long description in Markdown; a plain install asks for nothing for tests."""
+def test_the_wheel_has_complete_metadata(built: Path) -> None:
+    """Name, version, licence, Python, and a long description in Markdown; a plain install needs no test dependency."""
     recorded = metadata(built)
     assert (recorded["Name"], recorded["Version"]) == ("azure-scheduled-events-exporter", __version__)
     assert (recorded["License-Expression"], recorded["Requires-Python"]) == ("MIT", ">=3.11")
@@ -83,8 +83,8 @@ def test_the_wheel_says_what_it_is(built: Path) -> None:
     assert not any(line.startswith(("pytest", "hypothesis", "mypy", "ruff", "azure-identity")) for line in plain)
 
 
-def test_the_page_of_pypi_leads_somewhere(built: Path) -> None:
-    """PyPI has no files beside the README: its links are those of the version's tag, pictures as they are."""
+def test_the_links_of_the_page_on_pypi_are_absolute(built: Path) -> None:
+    """PyPI has only the README: its links lead to the version's tag, and its pictures are absolute."""
     home = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = str(metadata(built).get_payload())
@@ -97,7 +97,8 @@ def test_the_page_of_pypi_leads_somewhere(built: Path) -> None:
 
 
 def test_the_sdist_can_be_tested(built: Path) -> None:
-    """The sdist brings what the tests need: themselves, the alerts, dashboards, deployment files and the Makefile."""
+    """The sdist contains what the tests need: themselves, the alerts, dashboards, deployment files, and the
+    Makefile."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -106,8 +107,8 @@ def test_the_sdist_can_be_tested(built: Path) -> None:
     assert not any("node_modules" in name or "__pycache__" in name for name in names)
 
 
-def test_the_wheel_alone_is_the_agent(built: Path, tmp_path: Path) -> None:
-    """In a fresh environment the wheel, with nothing but the dependencies it names, tells its version and the demo."""
+def test_the_wheel_runs_in_a_fresh_environment(built: Path, tmp_path: Path) -> None:
+    """In a fresh environment with only its named dependencies, the wheel prints its version and runs the demo."""
     venv.create(tmp_path / "venv")
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
     pip = [sys.executable, "-m", "pip", "--python", str(scripts / "python"), "--disable-pip-version-check"]

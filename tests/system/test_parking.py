@@ -1,4 +1,4 @@
-"""A whole agent and a collector that refuses one record: it is parked, and sent again when the cause is gone."""
+"""An agent with a collector that rejects one record: it is parked, and sent again when the cause is fixed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.running import Run
 
 
 def test_a_parked_record_is_sent_again_by_a_command(tmp_path: Path) -> None:
-    """The first record is refused, all others arrive; `requeue`, run beside the agent, delivers it, and the gauges and
-    the status follow."""
+    """The first record is rejected, all others arrive; `requeue` during the run delivers it, and the gauges and the
+    status follow."""
     refused: list[str] = []
     refuses = [True]
 

@@ -1,4 +1,4 @@
-"""`python -m exporter run` as a user runs it: three outputs, real peers, signals, exit codes, and its own health."""
+"""`python -m exporter run` as a process: three outputs, real peers, signals, exit codes, and its own health."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REBOOT = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
 
 
 def quiet() -> MetadataService:
-    """A metadata service of `vm-1` with nothing planned, until a test gives it a document."""
+    """A metadata service of `vm-1` without events, until a test gives it a document."""
     return MetadataService(load("user-reboot"), speed=0.001)
 
 
@@ -45,8 +45,8 @@ def to_hub(broker: Broker) -> dict[str, str]:
 
 @pytest.mark.peer("prometheus")
 def test_the_main_job_end_to_end(tmp_path: Path) -> None:
-    """A user's reboot is approved once, and Prometheus, a consumer of Event Hubs and an OTLP receiver are told the
-    same facts under the same ids."""
+    """A user's reboot is approved once, and Prometheus, a consumer of Event Hubs, and an OTLP receiver get the same
+    facts under the same ids."""
     with (
         MetadataService(load("user-reboot"), speed=40, clock=Unhurried(0.25)) as service,
         Broker() as broker,
@@ -73,7 +73,7 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
         assert run.stop() == 0
         assert [post.event_ids for post in service.posts] == [(REBOOT,)]
     kinds = [body["type"].split(".")[1] for body in bodies if body["subject"] == REBOOT]
-    kinds = [kind for kind in kinds if kind != "interruption"]  # of a busy machine: a true stall
+    kinds = [kind for kind in kinds if kind != "interruption"]  # of a busy machine: a real stall
     assert kinds == ["scheduled", "approval", "approval", "started", "completed"]
     from_hub = {body["id"] for body in bodies}
     assert from_hub <= {found["log.record.uid"] for found, _ in logs}
@@ -108,9 +108,9 @@ def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
-def test_ready_and_healthy_tell_the_truth(tmp_path: Path) -> None:
-    """Ready only after a document; destinations that are down change nothing; the source going away is seen in `up`
-    at once, and the last known truth stands."""
+def test_ready_and_healthy_follow_the_agents_state(tmp_path: Path) -> None:
+    """It is ready only after a document; destinations that are down change nothing; an outage of the source sets `up`
+    to 0 at once, and the last known status stays."""
     with quiet() as service, reserved_port() as refused_port:
         service.fault("all/500")
         with Run(
@@ -141,9 +141,9 @@ HANGING = ("nobody", "silent", "slow-first")
 
 
 @pytest.mark.parametrize("environment", HANGING)
-def test_ends_in_time_with_nothing_lost(tmp_path: Path, environment: str) -> None:
-    """SIGTERM ends it within 5 s with exit 0 while destinations are down or hang, or the metadata service does not
-    answer; what was recorded is delivered by the next process, with the word that the first one stopped."""
+def test_run_ends_in_time_and_loses_nothing(tmp_path: Path, environment: str) -> None:
+    """SIGTERM ends it within 5 s with exit code 0 while destinations are down or hang, or the metadata service does not
+    respond. The next process delivers what was recorded, including that the first one stopped."""
     with (
         quiet() as service,
         silent_port() as silent,
@@ -192,7 +192,7 @@ def test_ends_in_time_with_nothing_lost(tmp_path: Path, environment: str) -> Non
 
 
 def test_a_second_agent_does_not_start(tmp_path: Path) -> None:
-    """On the same outbox a second agent ends with exit 1 and a sentence, and the first goes on."""
+    """A second agent on the same outbox ends with exit code 1 and an error, and the first one continues."""
     with quiet() as service, Run(service.url, tmp_path) as first:
         assert first.address
         with Run(service.url, tmp_path) as second:
@@ -204,7 +204,7 @@ def test_a_second_agent_does_not_start(tmp_path: Path) -> None:
 
 @pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
 def test_a_second_agent_does_not_start_through_a_link(tmp_path: Path) -> None:
-    """A link to the outbox is the outbox."""
+    """A link to the outbox counts as the outbox."""
     with quiet() as service, Run(service.url, tmp_path) as first:
         assert first.address
         (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
@@ -213,8 +213,8 @@ def test_a_second_agent_does_not_start_through_a_link(tmp_path: Path) -> None:
         assert "another agent uses this outbox" in second.lines[-1]
 
 
-def test_a_taken_port(tmp_path: Path) -> None:
-    """A port that is taken ends it with exit 1 and a sentence that names the address."""
+def test_a_port_in_use_ends_the_agent(tmp_path: Path) -> None:
+    """A port in use ends it with exit code 1 and an error that names the address."""
     with quiet() as service, silent_port() as taken:
         with Run(service.url, tmp_path, listen=f"127.0.0.1:{taken}") as run:
             assert run.ended() == 1
@@ -222,8 +222,8 @@ def test_a_taken_port(tmp_path: Path) -> None:
         assert "Traceback" not in "\n".join(run.lines)
 
 
-def test_bad_configuration_is_told_at_once(tmp_path: Path) -> None:
-    """Every error in one go, each with its key, exit 2."""
+def test_every_configuration_error_is_printed_at_once(tmp_path: Path) -> None:
+    """Every error is printed in one run, each with its key; exit code 2."""
     config = tmp_path / "agent.toml"
     config.write_text('[source]\npoll_interval = "1"\n[approval]\nmode = "yes"\n[nonsense]\nx = 1\n')
     with Run("http://127.0.0.1:1", tmp_path, f"--config.file={config}", "--outbox.max-bytes=1") as run:
@@ -234,8 +234,9 @@ def test_bad_configuration_is_told_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in recorded
 
 
-def test_starts_without_an_outbox(tmp_path: Path) -> None:
-    """When the outbox can't be opened the agent polls, serves, approves nothing and says why; once it can, it does."""
+def test_the_agent_starts_without_an_outbox_and_holds(tmp_path: Path) -> None:
+    """If the outbox can't be opened, the agent polls, serves, approves nothing, and reports the reason; once it opens,
+    the agent approves."""
     (tmp_path / "state").write_text("no folder")
     with quiet() as service:
         service.set_document(document(5, mine()))
@@ -253,8 +254,8 @@ def test_starts_without_an_outbox(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("systemd listens on a UNIX socket")
-def test_systemd_sees_life_while_the_source_is_silent(tmp_path: Path) -> None:
-    """However short systemd's patience, a first answer that takes minutes is no reason to kill the agent."""
+def test_the_watchdog_is_fed_while_the_source_does_not_respond(tmp_path: Path) -> None:
+    """With any watchdog time of systemd, a first response that takes minutes doesn't stop the agent."""
     with quiet() as service, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         service.fault("all/hang")
         manager.bind(str(tmp_path / "notify"))
@@ -267,8 +268,9 @@ def test_systemd_sees_life_while_the_source_is_silent(tmp_path: Path) -> None:
             assert run.stop() == 0
 
 
-def test_patience_for_the_first_answer_ever_only(tmp_path: Path) -> None:
-    """A restart within an hour of a good document gives a hanging service 5 s, not the two minutes of the first."""
+def test_only_the_first_response_may_take_two_minutes(tmp_path: Path) -> None:
+    """A restart within an hour of a valid document gives a hanging service 5 s, not the two minutes of the first
+    start."""
     with quiet() as service:
         service.set_document(document(5))
         with Run(service.url, tmp_path) as run:
@@ -280,8 +282,8 @@ def test_patience_for_the_first_answer_ever_only(tmp_path: Path) -> None:
             assert run.stop() == 0
 
 
-def test_records_outlive_kill_nine(tmp_path: Path) -> None:
-    """Killed with SIGKILL in the middle, the next process tells the rest of the story under the same ids."""
+def test_records_survive_a_sigkill(tmp_path: Path) -> None:
+    """After a SIGKILL in the middle, the next process sends the other records under the same ids."""
     with quiet() as service, Broker() as broker:
         service.set_document(document(5, mine()))
         with Run(service.url, tmp_path, environ=to_hub(broker)) as run:
@@ -295,11 +297,11 @@ def test_records_outlive_kill_nine(tmp_path: Path) -> None:
             assert run.stop() == 0
     bodies = {body["id"]: body for body in (json.loads(each.body) for each in broker.messages(HUB))}
     kinds = [body["type"] for body in bodies.values() if body["subject"] == REBOOT]
-    kinds = [kind for kind in kinds if "interruption" not in kind]  # of a busy machine: a true stall
+    kinds = [kind for kind in kinds if "interruption" not in kind]  # of a busy machine: a real stall
     assert kinds == [f"azure_scheduled_event.{word}.v1" for word in ("scheduled", "approval.decided", "started")]
 
 
-def test_help_and_version_cost_no_output() -> None:
+def test_help_and_version_import_no_output_library() -> None:
     """`--version` and `--help` end with 0 and import none of the outputs' libraries."""
     look = "import sys; from exporter.cli import main\ntry: main(['run', '--help'])\nexcept SystemExit: pass\n"
     look += "assert not {'azure', 'opentelemetry', 'prometheus_client', 'httpx'} & set(sys.modules)"
@@ -308,7 +310,7 @@ def test_help_and_version_cost_no_output() -> None:
 
 
 def test_many_scrapers_do_not_slow_the_polls(tmp_path: Path) -> None:
-    """While forty clients scrape, polls go on at their pace."""
+    """While forty clients scrape, the poll interval doesn't change."""
     with quiet() as service, Run(service.url, tmp_path) as run:
         run.wait_for(lambda: run.get("/-/ready").status_code == 200)
         before = len(service.requests)
@@ -329,9 +331,9 @@ def test_many_scrapers_do_not_slow_the_polls(tmp_path: Path) -> None:
         assert os.path.getsize(tmp_path / "outbox.db") < 1 << 20
 
 
-def test_posts_that_hang_keep_neither_polls_nor_other_approvals_waiting(tmp_path: Path) -> None:
-    """Six events whose POSTs get no answer: the source stays up without a gap, another event is approved at once, and
-    a hold file made meanwhile keeps what is still to be sent."""
+def test_posts_that_hang_delay_neither_polls_nor_other_approvals(tmp_path: Path) -> None:
+    """Six events have POSTs without a response: the source stays up without a gap, another event is approved at once,
+    and a new hold file stops approvals that aren't sent yet."""
     hold = tmp_path / "hold"
     stuck = [mine(f"stuck-{number}") for number in range(6)]
     with (

@@ -1,4 +1,4 @@
-"""`/api/v1/status` of a real agent over HTTP: as its page, with the same password, compressed, and never cached."""
+"""`/api/v1/status` of a real agent over HTTP: the page's data, with the same password, compressed, and never cached."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CREDENTIALS = ("bob", "right")
 service = service_of("user-reboot", speed=20)
 
 
-def test_a_running_agent_answers_as_its_page(tmp_path: Path, service: MetadataService) -> None:
-    """GET, HEAD, gzip, the headers, and the same verdict as on the page; other methods are refused."""
+def test_the_status_of_a_running_agent_matches_its_page(tmp_path: Path, service: MetadataService) -> None:
+    """GET, HEAD, gzip, the headers, and the same verdict as on the page; other methods are rejected."""
     with Run(service.url, tmp_path, "--approval.mode=off", "--gate.lead=5m") as run:
         run.wait_for(lambda: run.get(PATH).status_code == 200 and bool(read_status(run.get(PATH).content)["events"]))
         got = run.get(PATH)
@@ -56,8 +56,8 @@ def test_a_running_agent_answers_as_its_page(tmp_path: Path, service: MetadataSe
         assert run.stop() == 0
 
 
-def test_it_wants_the_password_of_the_page(tmp_path: Path, service: MetadataService) -> None:
-    """Without it nothing is told, with it all."""
+def test_the_status_requires_the_password_of_the_page(tmp_path: Path, service: MetadataService) -> None:
+    """Without the password the response has no data; with it, all."""
     web = tmp_path / "web.yml"
     web.write_text(f"basic_auth_users:\n  bob: {bcrypt.hashpw(b'right', bcrypt.gensalt(4)).decode()}\n")
     with Run(service.url, tmp_path, f"--web.config.file={web}") as run:
@@ -70,8 +70,8 @@ def test_it_wants_the_password_of_the_page(tmp_path: Path, service: MetadataServ
         assert read_status(answer.content)["approval"]["mode"] == "dry-run"
 
 
-def test_check_beside_it_tells_its_mode(tmp_path: Path, service: MetadataService) -> None:
-    """The command as an operator runs it, with settings that are not in force yet: a warning, and exit code 0."""
+def test_check_reports_the_mode_of_the_running_agent(tmp_path: Path, service: MetadataService) -> None:
+    """The command with settings that are not in force yet prints a warning and ends with exit code 0."""
     with Run(service.url, tmp_path) as run:
         run.wait_for(lambda: run.metric("up") == 1)
         command = [sys.executable, "-m", "exporter", "check", "--probe", f"--source.url={service.url}"]
@@ -88,8 +88,8 @@ def test_check_beside_it_tells_its_mode(tmp_path: Path, service: MetadataService
 
 @pytest.mark.peer("jq")
 @pytest.mark.linux("jq is asked of apt")
-def test_jq_reads_it(tmp_path: Path, service: MetadataService) -> None:
-    """The filters of docs/status.md, on a real answer."""
+def test_the_documented_jq_filters_read_the_status(tmp_path: Path, service: MetadataService) -> None:
+    """The filters of docs/status.md work on a real response."""
     page = (Path(__file__).parents[2] / "docs" / "status.md").read_text(encoding="utf-8")
     filters = re.findall(r"\| jq (?:-\w+ )*'([^']+)'", page)
     assert len(filters) >= 3

@@ -39,7 +39,7 @@ class Stoppable:
         )
 
     def until(self, pattern: str) -> None:
-        """Read up to a line in which the pattern is found."""
+        """Read up to a line that contains the pattern."""
         assert self._process.stdout is not None
         alarm = threading.Timer(SECONDS, self._process.kill)
         alarm.start()
@@ -52,7 +52,7 @@ class Stoppable:
         alarm.cancel()
 
     def stopped(self) -> int:
-        """Stop it; the exit code. Skips the test where the stop can't be sent."""
+        """Stop the process and return its exit code. Skip the test if the stop can't be sent."""
         assert self._process.stdin is not None
         if sys.platform == "win32":
             self._process.stdin.write("\n")
@@ -71,7 +71,7 @@ service = service_of("quiet")
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_run_ends_with_its_last_record(stop: str, service: MetadataService, tmp_path: Path) -> None:
-    """Exit code 0, orderly: the agent has written that it stopped, and `tail` shows it."""
+    """Exit code 0: the agent has recorded that it stopped, and `tail` shows the record."""
     outbox = tmp_path / "outbox.db"
     run = Stoppable(
         stop, "run", f"--source.url={service.url}", f"--outbox.path={outbox}", "--web.listen-address=127.0.0.1:0",
@@ -91,8 +91,8 @@ def test_run_ends_with_its_last_record(stop: str, service: MetadataService, tmp_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process that is starting by itself")
 @pytest.mark.parametrize("stop", STOPS)
-def test_run_that_is_still_being_loaded_ends_with_0(stop: str) -> None:
-    """A stop right after the start is no failure of the unit or of the pod; nothing has begun that has to be ended."""
+def test_a_stop_during_the_imports_ends_with_0(stop: str) -> None:
+    """A stop right after the start is no failure of the unit or the pod; there is nothing to end in order yet."""
     run = Stoppable(stop, "run", python=("-X", "importtime"))
     run.until(r"\bexporter\.agent\.approvals$")
     assert run.stopped() == 0, run.lines[-3:]
@@ -100,7 +100,7 @@ def test_run_that_is_still_being_loaded_ends_with_0(stop: str) -> None:
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_simulate_ends_with_0(stop: str) -> None:
-    """It says that it was stopped."""
+    """It prints that it was stopped."""
     simulate = Stoppable(stop, "simulate", "--scenario", "quiet", "--listen", "127.0.0.1:0")
     simulate.until("^scenario quiet")
     assert simulate.stopped() == 0, simulate.lines
@@ -109,7 +109,7 @@ def test_simulate_ends_with_0(stop: str) -> None:
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
-    """Also while it waits for a file."""
+    """It ends the same way while it waits for a file."""
     tail = Stoppable(stop, "tail", "--follow", "--outbox", str(tmp_path / "missing.db"))
     tail.until(r"missing\.db is")
     assert tail.stopped() == 0, tail.lines
@@ -118,7 +118,7 @@ def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_demo_ends_with_its_summary(stop: str) -> None:
-    """What was told until then is in every output."""
+    """The records up to then are in every output."""
     demo = Stoppable(stop, "demo", "--keep-running", "--scenario", "quiet", "--listen", "127.0.0.1:0")
     demo.until("agent.started")
     assert demo.stopped() == 0, demo.lines
@@ -126,8 +126,8 @@ def test_demo_ends_with_its_summary(stop: str) -> None:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_check_ends_at_once_with_a_code_that_is_none_of_its_own(stop: str) -> None:
-    """A probe of a service that never answers is left where it is."""
+def test_a_stopped_check_ends_at_once_with_the_signals_exit_code(stop: str) -> None:
+    """A probe of a service that never responds is abandoned."""
     with MetadataService(load("quiet"), faults=["all/hang:60"]) as silent:
         check = Stoppable(stop, "check", "--probe", f"--source.url={silent.url}", "--web.listen-address=127.0.0.1:0")
         check.until("^probing")

@@ -1,6 +1,7 @@
-"""Standard output and error of each command, redirected: UTF-8 whatever the locale, and quiet when nobody reads.
+"""Standard output and error of each command, redirected: UTF-8 in any locale, and quiet after the reader has ended.
 
-The processes run as where UTF-8 is not the default: with a code page on Windows, in an ASCII locale elsewhere.
+The processes run in an environment where UTF-8 is not the default: with a code page on Windows, in an ASCII locale
+elsewhere.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ SCENARIO: Final = {
 
 
 def environ() -> dict[str, str]:
-    """This process' environment, where UTF-8 is not the default."""
+    """This process's environment, changed so that UTF-8 is not the default."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "LC_", "PYTHONIO"))}
     return {**mine, **LEGACY}
 
 
 def command(*words: str) -> tuple[str, str]:
-    """Standard output and error of a command that must succeed, both read as UTF-8."""
+    """Return standard output and error of a command that must succeed, both read as UTF-8."""
     done = subprocess.run(
         [sys.executable, "-m", "exporter", *words], env=environ(), capture_output=True, timeout=120, check=False
     )
@@ -96,7 +97,7 @@ def outbox(tmp_path: Path) -> str:
 
 
 def a_record() -> Record:
-    """A record as the outbox keeps it."""
+    """Return a record as the outbox stores it."""
     return factories.a_record(subject=EVENT_ID, vm=NAME, time=AT, event=SCENARIO_EVENT, message=DESCRIPTION)
 
 
@@ -116,7 +117,7 @@ def test_simulate(scenario: str) -> None:
 
 
 def test_replay(scenario: str) -> None:
-    """As words and as JSON."""
+    """As text and as JSON."""
     out, _ = command("replay", scenario)
     assert f"As {NAME}: " in out
     out, _ = command("replay", "--format=json", scenario)
@@ -125,7 +126,7 @@ def test_replay(scenario: str) -> None:
 
 
 def test_check(config: str) -> None:
-    """The summary names the VM, and a refusal the value."""
+    """The summary names the VM, and an error names the value."""
     out, _ = command("check", "--config.file", config)
     assert NAME in out
     Path(config).write_text(f"[log]\nlevel = '{NAME}'\n", encoding="utf-8")
@@ -141,7 +142,7 @@ def test_check(config: str) -> None:
 
 
 def test_tail(outbox: str) -> None:
-    """As words and as JSON."""
+    """As text and as JSON."""
     out, err = command("tail", "--outbox", outbox)
     assert NAME in out
     assert DESCRIPTION in out
@@ -162,8 +163,8 @@ def test_run(scenario: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["check", "demo", "replay", "simulate", "tail"])
-def test_a_reader_that_has_gone_ends_a_command_quietly(name: str, scenario: str, config: str, outbox: str) -> None:
-    """`| more` and its q: exit code 1 and no word, on Windows too, where that is another error."""
+def test_a_closed_reader_ends_a_command_quietly(name: str, scenario: str, config: str, outbox: str) -> None:
+    """`| more` and its q: exit code 1 and no message, on Windows too, where the error is another one."""
     words = {
         "check": ("check", "--config.file", config),
         "demo": ("demo", "--scenario", scenario, "--speed", "20", "--listen", "127.0.0.1:0"),
@@ -182,8 +183,8 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(name: str, scenario: str,
         assert (process.wait(60), said) == (1, "")
 
 
-def test_a_reader_of_the_demo_may_go_in_the_middle(scenario: str) -> None:
-    """What is printed as records arrive comes from another thread; its error ends the command as quietly."""
+def test_a_reader_that_closes_during_the_demo_ends_it_quietly(scenario: str) -> None:
+    """Records are printed as they arrive, by another thread; its error ends the command as quietly."""
     process = subprocess.Popen(
         [sys.executable, "-m", "exporter", "demo", "--scenario", scenario, "--listen", "127.0.0.1:0"],
         env=environ(),

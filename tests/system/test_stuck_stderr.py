@@ -1,4 +1,4 @@
-"""A standard error that nobody drains, on the real `run`: it polls, serves, approves and ends all the same."""
+"""A standard error that is never read, on the real `run`: it polls, serves, approves, and ends as usual."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ENFORCE = "--approval.mode=enforce"
 
 @contextlib.contextmanager
 def full_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe without room for one more byte: its end to read, and the one to write."""
+    """Return a pipe without space for one more byte: its end to read, and the one to write."""
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)
-        with contextlib.suppress(OSError):  # EAGAIN; Wine says EINVAL
+        with contextlib.suppress(OSError):  # EAGAIN; EINVAL in Wine
             while os.write(write, b"x"):
                 pass
         os.set_blocking(write, True)
@@ -42,8 +42,8 @@ def answers(port: int, path: str) -> bool:
         return False
 
 
-def test_a_standard_error_that_nobody_drains_stops_nothing(tmp_path: Path) -> None:
-    """Not one line can be written, from the first on: it approves, is ready and scraped, ends within five seconds."""
+def test_an_unread_standard_error_stops_nothing(tmp_path: Path) -> None:
+    """No line can be written, from the first on: it approves, is ready and scraped, and ends within five seconds."""
     with full_pipe() as (_, write), reserved_port() as port, quiet() as service:
         service.set_document(document(6, mine()))
         with Run(service.url, tmp_path, ENFORCE, listen=f"127.0.0.1:{port}", stderr=write) as run:
@@ -55,8 +55,8 @@ def test_a_standard_error_that_nobody_drains_stops_nothing(tmp_path: Path) -> No
             assert time.monotonic() - begin < 5
 
 
-def test_what_was_logged_while_nobody_read_is_there_for_who_comes_back(tmp_path: Path) -> None:
-    """A log collector that hung and goes on finds every line, from the first to the last."""
+def test_lines_logged_without_a_reader_are_kept_for_it(tmp_path: Path) -> None:
+    """A log collector that hung and continues finds every line, from the first to the last."""
     with full_pipe() as (read, write), reserved_port() as port, quiet() as service:
         service.set_document(document(6, mine()))
         with Run(service.url, tmp_path, ENFORCE, listen=f"127.0.0.1:{port}", stderr=write) as run:

@@ -1,5 +1,5 @@
-"""How `run` ends while something that it waits for never returns: within its deadline, with exit code 0 and a line that
-names what did not end. A stranger's password check does not abort the process either."""
+"""`run` ends within its deadline while a call that it waits for never returns: exit code 0, and a log line that names
+what did not end. A password check of an unknown client does not abort the process either."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ STRANGERS: Final = 30
 
 
 def processor_ticks(run: Run) -> int:
-    """Processor time of the agent so far, in ticks of the clock."""
+    """Return the agent's processor time so far, in clock ticks."""
     fields = Path(f"/proc/{run.process.pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def ask_with_a_wrong_password(run: Run) -> socket.socket:
-    """A connection whose request waits for its password check."""
+    """Open a connection with a request that waits for its password check."""
     host, port = run.address.rsplit(":", 1)
     sock = socket.create_connection((host, int(port)), timeout=30)
     credentials = base64.b64encode(b"alice:wrong" + os.urandom(4).hex().encode()).decode()
@@ -49,7 +49,7 @@ def ask_with_a_wrong_password(run: Run) -> socket.socket:
 
 
 def stop_during_checks(number: int, folder: Path, url: str) -> tuple[int, list[str]]:
-    """The exit code of an agent that is stopped while it checks strangers' passwords, and its log."""
+    """Return exit code and log of an agent that is stopped while it checks passwords of unknown clients."""
     folder = folder / str(number)
     folder.mkdir()
     web = folder / "web.yml"
@@ -65,19 +65,19 @@ def stop_during_checks(number: int, folder: Path, url: str) -> tuple[int, list[s
         return run.stop(), run.lines
 
 
-def test_stop_during_a_password_check_ends_with_0(tmp_path: Path) -> None:
-    """Several stops, each while strangers' passwords are checked: no abort, no traceback."""
+def test_a_stop_during_a_password_check_ends_with_0(tmp_path: Path) -> None:
+    """Several stops, each during password checks of unknown clients: no abort, no traceback."""
     with quiet() as service, ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(lambda number: stop_during_checks(number, tmp_path, service.url), range(STOPPED)))
     assert [code for code, _ in ended] == [0] * STOPPED
     assert "Traceback" not in str(ended)
 
 
-# -- calls of the system that never return
+# -- system calls that never return
 
 
 class Hang:
-    """A library that makes calls of the agent hang, when they are told to (`tests/support/hang.c`)."""
+    """Return a library that makes chosen calls of the agent hang (`tests/support/hang.c`)."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self._folder = folder
@@ -85,11 +85,11 @@ class Hang:
         self.environ = {"LD_PRELOAD": str(library), "HANG": str(folder)}
 
     def begin(self, call: str) -> None:
-        """From now on this call hangs: `fsync`, `lookup` or `lstat`."""
+        """Make this call hang from now on: `fsync`, `lookup`, or `lstat`."""
         (self._folder / call).touch()
 
     def wait(self) -> None:
-        """Wait until one hangs."""
+        """Wait until a call hangs."""
         until((self._folder / "hanging").exists)
 
 
@@ -107,7 +107,7 @@ def hang(library: Path, tmp_path: Path) -> Hang:
 
 
 def ended_by(run: Run, stop: str) -> int:
-    """The exit code after this signal."""
+    """Return the exit code after this signal."""
     run.process.send_signal(signal.Signals[stop])
     return run.ended()
 
@@ -115,8 +115,8 @@ def ended_by(run: Run, stop: str) -> int:
 @pytest.mark.parametrize(
     "stop", ["SIGTERM", *(pytest.param(stop, marks=pytest.mark.nightly) for stop in ("SIGINT", "SIGHUP"))]
 )
-def test_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang, stop: str) -> None:
-    """The poll loop is in a commit whose fsync never returns: the process ends with 0, and names the outbox."""
+def test_a_stop_while_a_commit_hangs_ends_with_0(tmp_path: Path, hang: Hang, stop: str) -> None:
+    """The poll loop is in a commit with an fsync that never returns: the process ends with 0, and names the outbox."""
     with watched(tmp_path, environ=hang.environ) as (run, service):
         hang.begin("fsync")
         service.set_document(document(6, mine()))
@@ -127,8 +127,8 @@ def test_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang, stop: str) -> Non
     assert not service.posts
 
 
-def test_systemd_is_told_of_a_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang) -> None:
-    """It shows that the service stops, and not that it runs."""
+def test_systemd_is_notified_of_a_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang) -> None:
+    """systemd shows that the service stops, and not that it runs."""
     name = f"azse-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0{name}")
@@ -142,7 +142,7 @@ def test_systemd_is_told_of_a_stop_while_a_commit_hangs(tmp_path: Path, hang: Ha
             until(lambda: manager.recv(1000) == b"STOPPING=1")
 
 
-def test_stop_whose_own_commit_hangs(tmp_path: Path, hang: Hang) -> None:
+def test_a_stop_while_its_own_commit_hangs_ends_with_0(tmp_path: Path, hang: Hang) -> None:
     """The disk hangs before the last record is committed."""
     with watched(tmp_path, environ=hang.environ) as (run, _):
         hang.begin("fsync")
@@ -151,8 +151,8 @@ def test_stop_whose_own_commit_hangs(tmp_path: Path, hang: Hang) -> None:
     assert "outbox" in line
 
 
-def test_stop_while_the_outbox_is_first_opened(tmp_path: Path, hang: Hang) -> None:
-    """The agent has not begun to listen: its first fsync never returns."""
+def test_a_stop_while_the_outbox_is_first_opened_ends_with_0(tmp_path: Path, hang: Hang) -> None:
+    """The agent does not listen yet: its first fsync never returns."""
     hang.begin("fsync")
     with quiet() as service, Run(service.url, tmp_path, environ=hang.environ) as run:
         hang.wait()
@@ -162,8 +162,8 @@ def test_stop_while_the_outbox_is_first_opened(tmp_path: Path, hang: Hang) -> No
     assert not run.said("agent.listening")
 
 
-def test_stop_while_disk_and_log_hang(tmp_path: Path, hang: Hang) -> None:
-    """No line can be written and no commit ends."""
+def test_a_stop_while_disk_and_log_hang_ends_with_0(tmp_path: Path, hang: Hang) -> None:
+    """No line can be written, and no commit ends."""
     hang.begin("fsync")
     with (
         full_pipe() as (_, write),
@@ -175,7 +175,7 @@ def test_stop_while_disk_and_log_hang(tmp_path: Path, hang: Hang) -> None:
 
 
 @pytest.mark.parametrize("slow_peer", ["source", "destination"])
-def test_stop_during_a_name_lookup_that_hangs(tmp_path: Path, hang: Hang, slow_peer: str) -> None:
+def test_a_stop_during_a_hanging_name_lookup_ends_with_0(tmp_path: Path, hang: Hang, slow_peer: str) -> None:
     """A name lookup can't be aborted, neither that of the metadata service nor that of a destination."""
     hang.begin("lookup")
     with quiet() as service:
@@ -188,8 +188,8 @@ def test_stop_during_a_name_lookup_that_hangs(tmp_path: Path, hang: Hang, slow_p
     assert not run.said(INCOMPLETE)
 
 
-def test_stop_during_a_hold_file_check_that_hangs(tmp_path: Path, hang: Hang) -> None:
-    """The file system of the hold file does not answer."""
+def test_a_stop_during_a_hanging_hold_file_check_ends_with_0(tmp_path: Path, hang: Hang) -> None:
+    """The file system of the hold file does not respond."""
     hold = tmp_path / "file"
     hang.begin("lstat")
     flags = ("--approval.mode=enforce", f"--approval.hold-file={hold}")
@@ -203,8 +203,8 @@ def test_stop_during_a_hold_file_check_that_hangs(tmp_path: Path, hang: Hang) ->
     assert not run.said(INCOMPLETE)
 
 
-def test_orderly_stop_names_nothing(tmp_path: Path) -> None:
-    """SIGHUP ends the agent in good order, with its last record."""
+def test_an_orderly_stop_logs_no_abandoned_work(tmp_path: Path) -> None:
+    """SIGHUP ends the agent in order, with its last record."""
     with watched(tmp_path) as (run, _):
         assert ended_by(run, "SIGHUP") == 0
     assert run.said("agent.stopped")
@@ -212,7 +212,7 @@ def test_orderly_stop_names_nothing(tmp_path: Path) -> None:
 
 
 def test_nohup_keeps_the_agent_running(tmp_path: Path) -> None:
-    """SIGHUP that was ignored when the process began, as `nohup` does it, stays ignored."""
+    """SIGHUP that was ignored when the process began, as by `nohup`, stays ignored."""
     with watched(tmp_path, prefix=("nohup",)) as (run, service):
         run.process.send_signal(signal.SIGHUP)
         before = len(service.requests)

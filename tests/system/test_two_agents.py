@@ -1,4 +1,4 @@
-"""Two agents on one outbox: the second does not start, or the first one holds, whatever is removed in between."""
+"""Two agents on one outbox: the second one does not start, or the first one holds, with any file removed in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.linux("Windows removes and replaces no file that is ope
 
 
 def lock(folder: Path) -> None:
-    """A file that looks like a lock."""
+    """Return whether a file looks like a lock."""
     (folder / "outbox.db.lock").unlink(missing_ok=True)
 
 
@@ -36,7 +36,7 @@ def all_files(folder: Path) -> None:
 
 
 def replaced(folder: Path) -> None:
-    """By a copy of itself, as a backup is put back."""
+    """Replace the file by a copy of itself, as a restored backup does."""
     shutil.copy(folder / "outbox.db", folder / "copy")
     os.replace(folder / "copy", folder / "outbox.db")
 
@@ -55,9 +55,9 @@ def announced(service: MetadataService, number: int, first: int) -> None:
 def test_only_one_of_two_agents_approves(tmp_path: Path, remove: Callable[[Path], None]) -> None:
     """Eight events get one POST each.
 
-    The first agent may notice what was removed before the second one starts: that one then ends. Otherwise the first
-    one holds everything, states why, and goes on holding when the second one is gone: it doesn't know what that
-    approved.
+    The first agent may notice the removal before the second one starts: the second one then ends. Otherwise the first
+    one holds everything, records why, and continues to hold after the second one has ended, because it doesn't know
+    what that one approved.
     """
     folder = tmp_path / "state"
     folder.mkdir()
