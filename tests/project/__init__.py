@@ -1,1 +1,1 @@
-"""Tests of the project itself: its layers, documents, deployment files and fuzz cases."""
+"""Tests of the project itself: its layers, documents, deployment files, and fuzz cases."""

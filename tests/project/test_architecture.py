@@ -1,4 +1,5 @@
-"""What import-linter (`make lint`, `.importlinter`) can't tell: purity by what is called, and what an import brings."""
+"""What import-linter (`make lint`, `.importlinter`) can't check: purity by calls, and the modules that an import
+loads."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 
 import exporter
 
-pytestmark = pytest.mark.linux("judges the sources, whose answer is the same everywhere")
+pytestmark = pytest.mark.linux("judges the sources, with the same result on every system")
 
 ROOT: Final = Path(exporter.__file__).parent
 CORE: Final = sorted((ROOT / "core").glob("*.py"))
@@ -21,7 +22,7 @@ PURE: Final = frozenset(
     {"__future__", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "json", "math", "re"}
     | {"string", "types", "typing", "urllib", "uuid", "operator", "msgspec", "exporter"}
 )
-"""What the core may import: of the standard library nothing that has an effect."""
+"""Modules that the core may import: none of the standard library that has an effect."""
 EFFECTS: Final = frozenset(
     {"now", "utcnow", "today", "time", "monotonic", "open", "print", "input", "uuid1", "uuid4", "random"}
 )
@@ -37,7 +38,7 @@ HEAVY: Final = (
     "exporter.simulator",
     "exporter.commands",
 )
-"""What `run` imports only once it is configured, asked for, or never."""
+"""Modules that `run` imports only once they are configured or used, or never."""
 
 
 def nodes(path: Path) -> list[ast.AST]:
@@ -45,7 +46,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def imported(path: Path) -> set[str]:
-    """The top names of all that a module imports."""
+    """Return the top-level names of all that a module imports."""
     found = set[str]()
     for node in nodes(path):
         if isinstance(node, ast.Import):
@@ -57,13 +58,13 @@ def imported(path: Path) -> set[str]:
 
 
 def test_the_core_has_modules() -> None:
-    """The tests below look at something."""
+    """The tests below have modules to check."""
     assert {"cycle.py", "lifecycle.py", "decision.py"} <= {path.name for path in CORE}
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.stem)
 def test_the_core_is_pure(path: Path) -> None:
-    """No clock, no I/O, no logging, no threads: neither by what it imports nor by what it calls."""
+    """No clock, I/O, logging, or threads, neither in imports nor in calls."""
     assert imported(path) <= PURE
     called = {
         getattr(node.func, "attr", getattr(node.func, "id", "")) for node in nodes(path) if isinstance(node, ast.Call)
@@ -71,8 +72,8 @@ def test_the_core_is_pure(path: Path) -> None:
     assert called & EFFECTS == set()
 
 
-def test_the_persistence_alone_assigns_state() -> None:
-    """Everybody else in the agent's room hands an outcome to it."""
+def test_only_the_persistence_assigns_state() -> None:
+    """The other modules of the agent's package pass their results to it."""
     for path in (ROOT / "agent").glob("*.py"):
         targets = [
             target
@@ -86,7 +87,8 @@ def test_the_persistence_alone_assigns_state() -> None:
 
 @pytest.mark.parametrize("module", ["exporter.agent.app", "exporter.cli"])
 def test_run_imports_no_more_than_it_needs(module: str) -> None:
-    """A destination's library comes with its configuration, the page's with the first page, the simulator never."""
+    """A destination's library is imported with its configuration, the page's with the first page, the simulator
+    never."""
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, timeout=60, check=True
@@ -99,7 +101,7 @@ SUPPRESSION: Final = re.compile(r"# (noqa: [A-Z0-9, ]*[A-Z0-9]|type: ignore\[[a-
 
 
 def test_every_suppression_names_its_code_and_its_reason() -> None:
-    """In the agent, its tests and its tools alike: behind the codes stands a comment of its own."""
+    """In the agent, its tests, and its tools, a comment with the reason follows the codes."""
     checkout = ROOT.parent
     files = [path for name in ("exporter", "tests", "benchmarks", "deploy") for path in (checkout / name).rglob("*.py")]
     assert len(files) > 400

@@ -1,4 +1,4 @@
-"""What an operator takes to Azure: user data for cloud-init, and the commands of the page about Azure."""
+"""What an operator uses in Azure: user data for cloud-init, and the commands of the page about Azure."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ SCHEMA: Final = {
     "required": ["write_files", "runcmd"],
     "additionalProperties": False,
 }
-"""What the file uses of cloud-init, as every version from Ubuntu 20.04's and RHEL 8's on takes it. The whole schema is
-cloud-init's own, which `make -C tests cloud-init` asks."""
+"""The part of cloud-init's schema that the file uses, valid from Ubuntu 20.04's and RHEL 8's versions on. `make -C
+tests cloud-init` checks against cloud-init's whole schema."""
 
 
 def filled_in(text: str, **others: str) -> str:
@@ -76,7 +76,7 @@ def filled_in(text: str, **others: str) -> str:
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
-    """The script as cloud-init runs it. No host that it would ask has a name."""
+    """Run the script as cloud-init does, without any host name that resolves."""
     command = ["sh", "-c", script]
     return subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
 
@@ -85,14 +85,14 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_user_data_is_cloud_config() -> None:
-    """It begins as cloud-init knows it by, and uses two modules in their plain form."""
+    """It begins with cloud-init's marker, and uses two modules in their plain form."""
     assert USER_DATA.startswith("#cloud-config\n")
     jsonschema.Draft202012Validator(SCHEMA).validate(CLOUD_CONFIG)
-    assert len(USER_DATA.encode()) < 65536 * 3 // 4  # Azure's bound is that of the text in base64
+    assert len(USER_DATA.encode()) < 65536 * 3 // 4  # Azure's limit applies to the text in base64
 
 
-def test_what_the_user_data_runs_is_what_it_has_written() -> None:
-    """The last stage runs the script, which nobody but root can change."""
+def test_the_user_data_runs_only_what_it_writes() -> None:
+    """The last stage runs the script, which only root can change."""
     script = FILES[f"install-{NAME}"]
     assert CLOUD_CONFIG["runcmd"] == [["sh", script["path"]]]
     assert script["permissions"] == "0755"
@@ -107,8 +107,9 @@ def test_the_settings_of_the_user_data_are_valid(tmp_path: Path) -> None:
     assert loaded.warnings == ()
 
 
-def test_the_user_data_holds_where_the_package_does() -> None:
-    """The hold file of the package's settings, which the pages name, holds here too: those settings are not read."""
+def test_the_user_data_has_the_hold_file_of_the_package() -> None:
+    """The hold file of the package's settings, which the pages name, also holds here: the packaged settings are not
+    read."""
     package = tomllib.loads((ROOT / "deploy" / "systemd" / "config.toml").read_text(encoding="utf-8"))
     fleet = tomllib.loads(FILES["fleet.toml"]["content"])
     assert package["approval"]["hold_file"]
@@ -116,7 +117,7 @@ def test_the_user_data_holds_where_the_package_does() -> None:
 
 
 def test_the_user_data_names_settings_that_exist() -> None:
-    """Every variable in `environment` is a setting or azure-identity's, and leads to the file that is written."""
+    """Every variable in `environment` is a setting or azure-identity's, and points to the file that is written."""
     lines = FILES["environment"]["content"].splitlines()
     named = dict(line.removeprefix("# ").split("=", 1) for line in lines if re.match(r"(# )?[A-Z_]+=", line))
     known = {setting.env for setting in catalogue()} | {"SCHEDULED_EVENTS_CONFIG_FILE", "AZURE_CLIENT_ID"}
@@ -125,7 +126,7 @@ def test_the_user_data_names_settings_that_exist() -> None:
 
 
 def test_the_user_data_holds_no_secret() -> None:
-    """Whoever is on the VM can read it: no setting that is one is named in it, neither as variable nor as key."""
+    """Every user of the VM can read it: it names no secret setting, neither as a variable nor as a key."""
     secret = [setting for setting in catalogue() if setting.secret]
     assert secret
     for setting in secret:
@@ -133,8 +134,8 @@ def test_the_user_data_holds_no_secret() -> None:
         assert not re.search(rf"^\s*{setting.name.partition('.')[2]}\b", USER_DATA, re.MULTILINE)
 
 
-def test_every_place_to_fill_in_is_known() -> None:
-    """The places in the file are those that its page names."""
+def test_every_placeholder_is_documented() -> None:
+    """The placeholders in the file are those that its page names."""
     page = (ROOT / "docs" / "azure.md").read_text(encoding="utf-8")
     places = set(re.findall(r"@[A-Z_0-9]+@", USER_DATA.partition("write_files:")[2]))
     assert places == set(PLACES)
@@ -152,8 +153,8 @@ def test_every_place_to_fill_in_is_known() -> None:
         ({"version": "../0", "deb_sha256": "0" * 64}, "../0 is not a version"),
     ],
 )
-def test_what_is_not_filled_in_is_not_installed(changed: dict[str, str], said: str) -> None:
-    """Without version and SHA-256 the script ends before it fetches anything, and says what is missing."""
+def test_a_missing_value_stops_the_installation(changed: dict[str, str], said: str) -> None:
+    """Without version and SHA-256 the script ends before it downloads anything, and reports what is missing."""
     if shutil.which("apt-get") is None:
         pytest.skip("the script takes another package on a host without apt-get")
     script = SCRIPT
@@ -164,8 +165,8 @@ def test_what_is_not_filled_in_is_not_installed(changed: dict[str, str], said: s
     assert re.fullmatch(f"{NAME}: not installed: {said}.*\n", done.stderr)
 
 
-def test_the_page_fills_in_every_place(tmp_path: Path) -> None:
-    """The page's block makes user data in which nothing is left to fill in, out of a release's SHA256SUMS."""
+def test_the_page_fills_in_every_placeholder(tmp_path: Path) -> None:
+    """The page's block makes user data without placeholders from a release's SHA256SUMS."""
     (block,) = [block for block in blocks(ROOT / "docs" / "azure.md") if "SHA256SUMS" in block.text]
     files = {f"{NAME}_0.1.0_amd64.deb": "d" * 64, f"{NAME}-0.1.0-1.x86_64.rpm": "e" * 64, f"{NAME}-0.1.0.tgz": "f" * 64}
     (tmp_path / "SHA256SUMS").write_text("".join(f"{sha256}  {name}\n" for name, sha256 in files.items()))
@@ -180,8 +181,8 @@ def test_the_page_fills_in_every_place(tmp_path: Path) -> None:
     assert f"rpm_sha256='{'e' * 64}'" in files_made[f"install-{NAME}"]
 
 
-def test_the_package_has_the_name_that_a_release_gives_it() -> None:
-    """The script asks for the files by the names that the build writes."""
+def test_the_user_data_downloads_the_files_of_a_release() -> None:
+    """The script downloads the files under the names that the build writes."""
     assert "file=${name}_${version}_amd64.deb" in SCRIPT
     assert "file=$name-$version-1.x86_64.rpm" in SCRIPT
 
@@ -191,7 +192,7 @@ def test_the_package_has_the_name_that_a_release_gives_it() -> None:
 
 @contextlib.contextmanager
 def metadata_service() -> Iterator[tuple[str, list[str]]]:
-    """Something that gives out tokens as a VM's metadata service does: its URL, and the paths it was asked for."""
+    """A server that issues tokens as a VM's metadata service does: its URL, and the requested paths."""
     asked: list[str] = []
     token = {
         "access_token": "a",
@@ -212,7 +213,7 @@ def metadata_service() -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
+            """Suppress the request log."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -227,7 +228,7 @@ def metadata_service() -> Iterator[tuple[str, list[str]]]:
 
 @contextlib.contextmanager
 def hangs_up() -> Iterator[int]:
-    """A port that takes every connection and closes it: enough for the agent to look for a token first."""
+    """Yield a port that accepts and closes every connection: the agent gets a token first."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -237,8 +238,9 @@ def hangs_up() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("client_id", ["", CLIENT_ID], ids=["system-assigned", "user-assigned"])
-def test_the_agent_signs_in_with_the_identity_that_is_named(client_id: str, tmp_path: Path) -> None:
-    """The VM is asked for a token for Event Hubs: of the identity in AZURE_CLIENT_ID if that is set, else its own."""
+def test_the_agent_signs_in_with_the_configured_identity(client_id: str, tmp_path: Path) -> None:
+    """The agent requests a token for Event Hubs from the VM: for the identity in AZURE_CLIENT_ID if set, else for its
+    own."""
     with metadata_service() as (url, asked), hangs_up() as port:
         environ = {
             "PATH": os.environ.get("PATH", ""),
@@ -263,14 +265,14 @@ def test_the_agent_signs_in_with_the_identity_that_is_named(client_id: str, tmp_
 
 
 def az_commands() -> list[str]:
-    """Each command of the Azure CLI in the pages, on one line."""
+    """Yield each command of the Azure CLI in the pages, on one line."""
     shells = [block for page in PAGES for block in blocks(page) if block.language == "sh"]
     lines = [line for block in shells for line in block.text.replace("\\\n", " ").splitlines()]
     return [line for line in lines if re.search(r"\baz [a-z]", line)]
 
 
-def test_no_command_of_azure_is_said_to_have_run() -> None:
-    """There is no Azure here: each block that calls it says that it was not run."""
+def test_every_azure_command_is_marked_as_not_run() -> None:
+    """The tests have no Azure: each block that calls it is marked as not run."""
     calls = [
         block for page in PAGES for block in blocks(page) if re.search(r"(^|\()\s*az [a-z]", block.text, re.MULTILINE)
     ]
@@ -278,8 +280,8 @@ def test_no_command_of_azure_is_said_to_have_run() -> None:
     assert [str(block) for block in calls if not block.mark.startswith("not run: ")] == []
 
 
-def test_the_commands_of_azure_are_whole() -> None:
-    """Each command can be split as a shell does, and gives each flag once."""
+def test_the_azure_commands_are_complete() -> None:
+    """Each command can be split as a shell does, and has each flag once."""
     assert az_commands()
     for line in az_commands():
         words = shlex.split(line.replace("$(", " ").replace(")", " "), comments=True)

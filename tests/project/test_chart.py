@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders is what Kubernetes takes, says what the agent knows, and is one with its sources."""
+"""The Helm chart: Kubernetes accepts its output, the agent accepts its settings, and generated files are current."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OF_OTHERS: Final = {
     "PrometheusRule": {"monitoring.coreos.com/v1"},
     "GrafanaDashboard": {"grafana.integreatly.org/v1beta1"},
 }
-"""Kinds of operators, whose schemas are not at hand; `make -C tests cluster` has them."""
+"""Kinds of operators without schemas here; `make -C tests cluster` has them."""
 
 
 def values_of_the_chart() -> tuple[Value, ...]:
@@ -50,15 +50,15 @@ def env_of(name: str) -> str:
 # -- generated, from one source
 
 
-def test_what_is_generated_is_current() -> None:
-    """Schema, README, versions, the kustomize base and its PodMonitor are what the chart gives (`make generate`)."""
+def test_generated_files_are_current() -> None:
+    """Schema, README, versions, the kustomize base, and its PodMonitor are what the chart gives (`make generate`)."""
     need_helm()
     for path, text in generated():
         assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: make generate"
 
 
-def test_the_base_says_why() -> None:
-    """The comments of the templates reach those who read the base, and each generated file says what made it."""
+def test_the_base_keeps_the_reasons_of_the_templates() -> None:
+    """The base keeps the comments of the templates, and each generated file names its generator."""
     text = (KUBERNETES / "base" / "daemonset.yaml").read_text(encoding="utf-8")
     assert text.count("\n      #") + text.count("\n          #") + text.count("\n            #") >= 8
     for path in (*KUBERNETES.glob("base/[ds]*.yaml"), KUBERNETES / "components/pod-monitor/podmonitor.yaml"):
@@ -67,8 +67,8 @@ def test_the_base_says_why() -> None:
         assert (ROOT / source[1]).is_file()
 
 
-def test_the_chart_has_the_agents_version() -> None:
-    """Chart, appVersion and the image that is taken without a tag are the agent's own version."""
+def test_the_chart_has_the_version_of_the_agent() -> None:
+    """Chart, appVersion, and the default image tag are the agent's own version."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["version"] == chart["appVersion"] == __version__
     assert "icon" not in chart
@@ -95,8 +95,8 @@ def test_each_value_is_explained() -> None:
     jsonschema.Draft7Validator.check_schema(json.loads(schema(values)))
 
 
-def test_the_event_hubs_component_is_what_the_chart_makes() -> None:
-    """Kustomize's patch for Event Hubs has the variable, the mount and the Secret that the chart has."""
+def test_the_event_hubs_component_matches_the_chart() -> None:
+    """Kustomize's patch for Event Hubs has the variable, the mount, and the Secret of the chart."""
     patch = yaml.safe_load((KUBERNETES / "components" / "event-hubs" / "daemonset.yaml").read_text(encoding="utf-8"))
     documents = render(VALUES["text"])
     patched, made = patch["spec"]["template"]["spec"], daemonset(documents)["spec"]["template"]["spec"]
@@ -110,8 +110,8 @@ def test_the_event_hubs_component_is_what_the_chart_makes() -> None:
 # -- Helm
 
 
-def test_helm_has_nothing_against_the_chart(tmp_path: Path) -> None:
-    """`helm lint --strict` passes with the values as they are and with everything on."""
+def test_helm_lint_accepts_the_chart(tmp_path: Path) -> None:
+    """`helm lint --strict` passes with the default values and with everything enabled."""
     need_helm()
     (tmp_path / "values.json").write_text(json.dumps(VALUES["everything"]))
     for further in ([], ["--values", str(tmp_path / "values.json")]):
@@ -121,8 +121,8 @@ def test_helm_has_nothing_against_the_chart(tmp_path: Path) -> None:
         assert re.findall(r"\[(?:WARNING|ERROR)\].*", done.stdout) == []
 
 
-def test_the_archive_has_what_the_links_lead_to(tmp_path: Path) -> None:
-    """`helm package` puts rules and dashboards themselves into the archive, and nothing that is not the chart's."""
+def test_the_archive_contains_the_linked_files(tmp_path: Path) -> None:
+    """`helm package` adds the rules and dashboards to the archive, and only files of the chart."""
     need_helm()
     command = [helm(), "package", "--destination", str(tmp_path), str(CHART)]
     subprocess.run(command, capture_output=True, timeout=60, check=True)
@@ -165,11 +165,11 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"web": {"configSecret": {"name": "web"}, "password": True, "clientCertificate": True}},
         "web.clientCertificate: client certificates need TLS; set web.tls=true",
     ),
-    "TLS that nobody trusts": (
+    "TLS without a trusted certificate": (
         {"web": {"configSecret": {"name": "web"}, "tls": True}, "podMonitor": {"enabled": True}},
         "podMonitor.tlsConfig: required with web.tls",
     ),
-    "a password that nobody sends": (
+    "a password without credentials": (
         {"web": {"configSecret": {"name": "web"}, "password": True}, "podMonitor": {"enabled": True}},
         "web.credentialsSecret: required with web.password",
     ),
@@ -185,7 +185,7 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"dashboards": {"grafanaOperator": {"enabled": True}}},
         "set dashboards.enabled=true",
     ),
-    "a client certificate that nobody shows": (
+    "a client certificate that the PodMonitor lacks": (
         {
             "web": {"configSecret": {"name": "web"}, "tls": True, "clientCertificate": True},
             "podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}},
@@ -240,20 +240,21 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_value_is_refused(name: str) -> None:
-    """Helm takes no typo and no contradiction, and names what is wrong."""
+def test_a_wrong_value_is_rejected(name: str) -> None:
+    """Helm rejects typos and contradictions, and names what is wrong."""
     values, recorded = REFUSED[name]
     assert recorded in refusal(values)
 
 
-def test_another_chart_may_hold_it() -> None:
-    """What a parent chart gives to all (`global`), and what its `condition` asks (`enabled`), is not refused."""
+def test_a_parent_chart_may_include_it() -> None:
+    """`global` values of a parent chart and its `condition` (`enabled`) are accepted."""
     assert render({"global": {"cluster": "a"}, "enabled": True})
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything", "text", "windows"])
 def test_no_variable_is_set_a_second_time(name: str) -> None:
-    """What the chart sets, `extraEnv` can't: Helm 3 takes both away when one of two goes, the hold file among them."""
+    """`extraEnv` can't repeat a variable of the chart: Helm 3 removes both if one is deleted, such as the hold
+    file's."""
     found = {
         entry["name"]
         for document in render(VALUES[name])
@@ -268,7 +269,7 @@ def test_no_variable_is_set_a_second_time(name: str) -> None:
 
 
 class Once(yaml.SafeLoader):
-    """Refuses a key that stands twice, as kustomize does, and with it Flux' post-renderers."""
+    """A loader that rejects duplicate keys, as kustomize does, and Flux's post-renderers with it."""
 
 
 def _once(loader: Once, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -280,8 +281,8 @@ def _once(loader: Once, node: yaml.MappingNode) -> dict[Any, Any]:
 Once.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _once)
 
 
-def test_no_key_stands_twice() -> None:
-    """Labels that are given for all and once more for one kind stand there once, as they are given for that kind."""
+def test_no_key_occurs_twice() -> None:
+    """A label that is set for all objects and again for one kind occurs once, with the value of that kind."""
     one, all_ = {"team": "one", "release": "prometheus"}, {"team": "all"}
     values = {
         **VALUES["everything"],
@@ -299,8 +300,8 @@ def test_no_key_stands_twice() -> None:
     assert daemonset(documents)["metadata"]["labels"]["team"] == "all"
 
 
-def test_names_are_text() -> None:
-    """What YAML would read as a number, as nothing or as a comment is the text that was given."""
+def test_names_stay_text() -> None:
+    """A name that YAML would read as a number, null, or a comment stays the given text."""
     values = {
         "approval": {"holdConfigMap": "null"},
         "outbox": {"hostPath": "/data #1: a"},
@@ -328,8 +329,8 @@ EXAMPLES: Final = [
 
 
 @pytest.mark.parametrize("block", EXAMPLES, ids=str)
-def test_the_documentation_shows_values_that_there_are(block: Block) -> None:
-    """Each values.yaml of the page about Kubernetes is taken, and the agent takes the settings in it."""
+def test_documented_values_exist(block: Block) -> None:
+    """Helm accepts each values.yaml of the page about Kubernetes, and the agent accepts the settings in it."""
     documents = render(yaml.safe_load(block.text))
     assert daemonset(documents)
     assert len(EXAMPLES) >= 8
@@ -340,8 +341,8 @@ def test_the_documentation_shows_values_that_there_are(block: Block) -> None:
 
 @pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("name", VALUES)
-def test_kubernetes_takes_what_it_renders(name: str, version: str) -> None:
-    """Whatever the values, each document of Kubernetes' own kinds holds against the API's schema, in one namespace."""
+def test_kubernetes_accepts_the_rendered_objects(name: str, version: str) -> None:
+    """With any values, each document of a Kubernetes kind is valid against the API's schema, in one namespace."""
     for document in render(VALUES[name]):
         if document["kind"] in OF_OTHERS:
             assert document["apiVersion"] in OF_OTHERS[document["kind"]]
@@ -353,8 +354,8 @@ def test_kubernetes_takes_what_it_renders(name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_pod_holds_together(name: str) -> None:
-    """Selector and labels fit, each mount has its volume and each volume its mount, and no variable is there twice."""
+def test_a_pod_is_consistent(name: str) -> None:
+    """Selector and labels match, each mount has its volume and each volume its mount, and each variable occurs once."""
     for found in (document for document in render(VALUES[name]) if document["kind"] == "DaemonSet"):
         template_ = found["spec"]["template"]
         assert found["spec"]["selector"]["matchLabels"].items() <= template_["metadata"]["labels"].items()
@@ -367,8 +368,8 @@ def test_a_pod_holds_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in VALUES if name != "windows"])
-def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
-    """Its settings are valid together: the variables of the pod, and the file in the ConfigMap."""
+def test_the_agent_accepts_the_rendered_settings(tmp_path: Path, name: str) -> None:
+    """The variables of the pod and the file in the ConfigMap are valid together."""
     documents = render(VALUES[name])
     environ = environment(agent_of(documents))
     files = [
@@ -380,7 +381,7 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
     for file in files:
         (tmp_path / "config.toml").write_text(file, encoding="utf-8")
         environ["SCHEDULED_EVENTS_CONFIG_FILE"] = str(tmp_path / "config.toml")
-    environ.pop("SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE", None)  # is not there
+    environ.pop("SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE", None)  # the file does not exist
     settings = load(arguments, environ)
     assert settings.approval.mode == VALUES[name].get("approval", {}).get("mode", "off")
     if name == "settings":
@@ -389,8 +390,8 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
         assert (settings.records.scope, settings.outbox.max_bytes) == ("all", 2097152)
 
 
-def test_settings_survive_the_way_through_values() -> None:
-    """Quotes, backslashes, newlines and letters of all kinds are the same in the file as in the values."""
+def test_settings_are_unchanged_by_values() -> None:
+    """Quotes, backslashes, newlines, and letters of all kinds are the same in the file as in the values."""
     recorded = {
         "source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"},
         "recording": {"path": "/a b", "files": 3},
@@ -404,8 +405,8 @@ def test_settings_survive_the_way_through_values() -> None:
     assert tomllib.loads(made) == recorded
 
 
-def test_what_the_chart_sets_is_no_setting_beside_it() -> None:
-    """A setting that a value of its own puts into the environment can't be given a second time, without effect."""
+def test_a_setting_of_another_value_is_rejected() -> None:
+    """A setting that another value puts into the environment is rejected, because it would have no effect."""
     documents = [*render(VALUES["everything"]), *render(VALUES["text"])]
     found = {
         entry["name"]
@@ -418,7 +419,7 @@ def test_what_the_chart_sets_is_no_setting_beside_it() -> None:
 
 
 def test_a_bare_off_is_off() -> None:
-    """What YAML makes of `mode: off` is the mode off."""
+    """YAML's value for `mode: off` becomes the mode off."""
     documents = render({"approval": yaml.safe_load("mode: off")})
     assert environment(agent_of(documents))["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
 
@@ -432,15 +433,15 @@ def test_a_change_of_settings_rolls_the_pods() -> None:
     assert len(seen) == 2
 
 
-def test_two_releases_are_two_things() -> None:
+def test_two_releases_share_nothing() -> None:
     """Two releases in one namespace, each for its node pools, share no name and no pod."""
     one, two = (daemonset(render({}, release=name)) for name in ("canary", "rest"))
     assert one["metadata"]["name"] != two["metadata"]["name"]
     assert one["spec"]["selector"] != two["spec"]["selector"]
 
 
-def test_what_stays_restricted() -> None:
-    """Whatever the values, the agent runs without root, rights, token, or anything to write on but its volumes."""
+def test_the_agent_stays_restricted() -> None:
+    """With any values, the agent runs without root, rights, or a token, and writes only to its volumes."""
     for values in VALUES.values():
         spec = daemonset(render(values))["spec"]["template"]["spec"]
         assert spec["automountServiceAccountToken"] is False
@@ -458,8 +459,9 @@ def test_what_stays_restricted() -> None:
         assert writable in (["outbox"], ["outbox", "ca"], ["outbox", "event-files"], ["outbox", "event-files", "ca"])
 
 
-def test_event_files_are_for_the_node() -> None:
-    """The agent writes into a folder of the node, made its own and readable for everybody, where that is asked for."""
+def test_event_files_are_readable_on_the_node() -> None:
+    """If event files are enabled, the agent writes them to a directory of the node that it owns and every user can
+    read."""
     place = "/run/azure-scheduled-events-exporter/events"
     assert place not in str(render({}))
     spec = daemonset(render({"eventFiles": True}))["spec"]["template"]["spec"]
@@ -474,7 +476,8 @@ def test_event_files_are_for_the_node() -> None:
 
 
 def test_no_secret_is_in_the_manifests() -> None:
-    """Secrets are named, never held: no document is one, and the agent's variables point to files or to the Secret."""
+    """Secrets are named, never contained: no document is a Secret, and the variables refer to files or to the
+    Secret."""
     documents = render(VALUES["everything"])
     assert "Secret" not in {document["kind"] for document in documents}
     values = environment(agent_of(documents))
@@ -482,7 +485,7 @@ def test_no_secret_is_in_the_manifests() -> None:
 
 
 def test_windows_runs_on_the_node_itself() -> None:
-    """The second DaemonSet is for Windows alone: a HostProcess pod with the node's network, of the image given."""
+    """The second DaemonSet is only for Windows: a HostProcess pod with the node's network, of the given image."""
     documents = render(VALUES["windows"])
     spec = daemonset(documents, "windows")["spec"]["template"]["spec"]
     assert spec["hostNetwork"] is True
@@ -496,12 +499,12 @@ def test_windows_runs_on_the_node_itself() -> None:
     assert daemonset(documents)["spec"]["template"]["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
 
 
-# -- what operators of monitoring get
+# -- monitoring
 
 
 @pytest.mark.parametrize("name", ["tls", "password", "operators", "azure", "everything"])
 def test_the_pod_monitor_fits_the_pods(name: str) -> None:
-    """It selects the pods of both systems by a port that they name, and asks as the agent wants to be asked."""
+    """It selects the pods of both systems by a port that they name, and authenticates as the agent requires."""
     documents = render(VALUES[name])
     (monitor,) = (document for document in documents if document["kind"] == "PodMonitor")
     sets = [document for document in documents if document["kind"] == "DaemonSet"]
@@ -518,8 +521,8 @@ def test_the_pod_monitor_fits_the_pods(name: str) -> None:
 
 
 @pytest.mark.peer("prometheus")
-def test_the_rules_are_the_rules(tmp_path: Path) -> None:
-    """The PrometheusRule's groups are those of alerts/rules.yml, and promtool takes them."""
+def test_the_prometheus_rule_has_the_rules(tmp_path: Path) -> None:
+    """The PrometheusRule's groups are those of alerts/rules.yml, and promtool accepts them."""
     (made,) = (document for document in render(VALUES["operators"]) if document["kind"] == "PrometheusRule")
     assert made["spec"] == yaml.safe_load((ROOT / "alerts" / "rules.yml").read_text(encoding="utf-8"))
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(made["spec"]), encoding="utf-8")
@@ -528,8 +531,8 @@ def test_the_rules_are_the_rules(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboards_are_the_dashboards() -> None:
-    """Each ConfigMap holds a dashboard as it is, below Kubernetes' bound, and a GrafanaDashboard names it."""
+def test_the_config_maps_have_the_dashboards() -> None:
+    """Each ConfigMap holds an unchanged dashboard, below Kubernetes' limit, and a GrafanaDashboard names it."""
     documents = render(VALUES["operators"])
     maps = {
         document["metadata"]["name"]: document
@@ -556,14 +559,14 @@ EXPLAINED: Final = {
     "container-image-pull-policy": "a node starts its agent also while the registry is away; a version's image stays",
     "pod-networkpolicy": "on the host's network most plug-ins apply none; networkPolicy.enabled makes one",
 }
-"""What kube-score calls critical and we leave, by its check, and why."""
+"""Accepted findings that kube-score calls critical, by check, with the reason."""
 OF_ROOT: Final = {"container-security-context-user-group-id"}
-"""Of the init container alone: nothing but root can give the outbox's folder away. The agent's ids are held above."""
+"""Only for the init container: only root can change the outbox folder's owner. A test above checks the agent's ids."""
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything of a pod", "tls and password"])
 def test_kube_score_finds_nothing_critical(tmp_path: Path, name: str) -> None:
-    """Of what kube-score calls critical nothing is left but what is explained, and what is explained is still found."""
+    """Every critical finding of kube-score is in the list of accepted ones, and each of the list still occurs."""
     documents = render(VALUES[name])
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(documents), encoding="utf-8")
     command = [
@@ -587,11 +590,11 @@ def test_kube_score_finds_nothing_critical(tmp_path: Path, name: str) -> None:
         assert set(found) == set(EXPLAINED)
 
 
-def test_the_notes_say_what_to_do_next(tmp_path: Path) -> None:
-    """After an installation Helm names the commands to look with, and what the values leave open."""
+def test_the_notes_name_the_next_steps(tmp_path: Path) -> None:
+    """After an installation Helm prints the commands to check it, and what the values leave open."""
     need_helm()
     shutil.copytree(CHART, tmp_path / "chart")
-    # `helm template` shows no notes, and `install` asks for a cluster: another template includes them.
+    # `helm template` shows no notes, and `install` needs a cluster: another template includes them.
     shown = 'notes: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}'
     (tmp_path / "chart" / "templates" / "notes.yaml").write_text(shown)
     values = {**VALUES["hash alone"], "approval": {"mode": "enforce"}}

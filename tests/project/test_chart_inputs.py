@@ -1,4 +1,4 @@
-"""The Helm chart and what it is given: no secret gets into a manifest, and no value becomes more than a value."""
+"""The Helm chart's values: no secret gets into a manifest, and no value changes the structure of an object."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OF_THE_AGENT: Final = {
     "named with a colon": f"Authorization: Bearer {SECRET}",
     "password": f"-Dproxy.password={SECRET}",
 }
-"""What is a secret only in a setting or in a variable of the agent."""
+"""Texts that are secrets only in a setting or in a variable of the agent."""
 
 FULL: Final[dict[str, Any]] = {
     "nameOverride": "agent",
@@ -123,7 +123,7 @@ FULL: Final[dict[str, Any]] = {
     },
     "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
 }  # fmt: skip
-"""A harmless text for every value that takes one, but for those that exclude each other."""
+"""A harmless text for every value that takes one, except for values that exclude each other."""
 FURTHER: Final[dict[str, dict[str, Any]]] = {
     "identity": {
         "workloadIdentity": {"clientId": "id", "tenantId": "tenant"},
@@ -144,7 +144,7 @@ FURTHER: Final[dict[str, dict[str, Any]]] = {
 
 
 def texts(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where a text is in these values."""
+    """Yield the place of each text in these values."""
     if isinstance(value, str):
         yield path
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -157,7 +157,7 @@ def at(values: Any, path: Path) -> Any:
 
 
 def changed(values: dict[str, Any], path: Path, value: object) -> dict[str, Any]:
-    """The values with another one in this place."""
+    """Return the values with another text in this place."""
     made = copy.deepcopy(values)
     at(made, path[:-1])[path[-1]] = value
     return made
@@ -166,11 +166,11 @@ def changed(values: dict[str, Any], path: Path, value: object) -> dict[str, Any]
 PLACES: Final[dict[str, tuple[dict[str, Any], Path]]] = {
     ".".join(map(str, path)): (values, path) for values in (FULL, *FURTHER.values()) for path in texts(values)
 }
-"""Every place for a text, and the values around it."""
+"""Return every place for a text, with the values around it."""
 
 
 def documents(values: Mapping[str, Any]) -> list[Any] | str:
-    """What Helm renders with these values; if it refuses them, its sentence."""
+    """Return what Helm renders with these values; if it rejects them, its message."""
     need_helm()
     try:
         return [document for document in yaml.load_all(template(values), Loader=LOADER) if document]
@@ -179,7 +179,7 @@ def documents(values: Mapping[str, Any]) -> list[Any] | str:
 
 
 def shape(value: Any) -> Any:
-    """Keys and types, without what is in a text; the settings' TOML is read."""
+    """Return keys and types, without the content of texts; the settings' TOML is parsed."""
     if isinstance(value, dict):
         return {key: _settings(inner) if key == "config.toml" else shape(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -188,7 +188,7 @@ def shape(value: Any) -> Any:
 
 
 def _settings(text: str) -> Any:
-    """The agent says what is wrong with a text that is no TOML; to the chart it is one."""
+    """The chart doesn't parse TOML: the agent reports invalid text."""
     try:
         return shape(tomllib.loads(text))
     except tomllib.TOMLDecodeError:
@@ -197,14 +197,14 @@ def _settings(text: str) -> Any:
 
 @functools.cache
 def harmless(values: str) -> Any:
-    """The shape of what Helm renders with these values, which it takes."""
+    """Return the structure of what Helm renders with these values, which it accepts."""
     found = documents(json.loads(values))
     assert not isinstance(found, str), found
     return shape(found)
 
 
 def test_every_value_of_the_chart_is_tried() -> None:
-    """Each key of values.yaml that takes a text, or texts of one's own, has a place here."""
+    """Each key of values.yaml that takes a text, or a map of texts, has a place here."""
     tried = {".".join(str(part) for part in path[:length]) for _, path in PLACES.values() for length in range(1, 9)}
     values = [
         value for top in read((CHART / "values.yaml").read_text("utf-8")) for value in top.walk() if not value.children
@@ -213,7 +213,7 @@ def test_every_value_of_the_chart_is_tried() -> None:
     assert {path for path in named if path not in tried} <= {"image.pullPolicy", "windows.image.digest"}
 
 
-# -- no value is more than a value
+# -- a value stays a value
 
 HOSTILE: Final = (
     "1e3",  # a number, if it is not quoted
@@ -223,8 +223,8 @@ HOSTILE: Final = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_value_is_never_more_than_a_value(place: str) -> None:
-    """Whatever text it is: Helm refuses it with a sentence, or the objects have the same keys and the same types."""
+def test_a_value_never_changes_the_structure(place: str) -> None:
+    """For any text, Helm rejects it with a message, or the objects have the same keys and the same types."""
     values, path = PLACES[place]
     expected = harmless(json.dumps(values))
     for text in HOSTILE:
@@ -240,8 +240,8 @@ def test_a_value_is_never_more_than_a_value(place: str) -> None:
     "where", ["labels", "podLabels", "podAnnotations", "nodeSelector", "serviceAccount.annotations"]
 )
 @pytest.mark.parametrize("key", ["a\n    evil: true\n    b", "a b", "", "a/b/c", 'a": "b'])
-def test_a_name_of_a_label_is_one(where: str, key: str) -> None:
-    """A key of labels or annotations that Kubernetes would refuse, the chart refuses."""
+def test_an_invalid_label_name_is_rejected(where: str, key: str) -> None:
+    """The chart rejects a key of labels or annotations that Kubernetes would reject."""
     path = where.split(".")
     values: dict[str, Any] = {path[-1]: {key: "a"}}
     for part in reversed(path[:-1]):
@@ -266,15 +266,15 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("where", REFUSED)
-def test_what_kubernetes_would_refuse_the_chart_refuses(where: str) -> None:
-    """Names and references are held against their grammar before anything is rendered."""
+def test_names_that_kubernetes_rejects_are_rejected(where: str) -> None:
+    """Names and references are checked against their grammar before anything is rendered."""
     assert where in refusal(REFUSED[where])
 
 
 @pytest.mark.parametrize(
     "path", ["/", "//", "/etc", "/etc/", "/var/lib", "/var/lib/kubelet", "/usr/./", "/run", "/mnt"]
 )
-def test_a_folder_of_the_nodes_system_is_no_place_for_the_outbox(path: str) -> None:
+def test_a_system_directory_of_the_node_is_rejected_for_the_outbox(path: str) -> None:
     """The init container would give it to the agent's user, and close it to all others."""
     assert "outbox.hostPath" in refusal({"outbox": {"hostPath": path}})
 
@@ -283,21 +283,21 @@ def test_a_folder_of_the_nodes_system_is_no_place_for_the_outbox(path: str) -> N
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_secret_is_refused_wherever_it_is_given(place: str) -> None:
-    """With a sentence that names the value and does not show the secret."""
+def test_a_secret_is_rejected_in_every_value(place: str) -> None:
+    """The message names the value and does not show the secret."""
     values, path = PLACES[place]
     refused(changed(values, path, SECRETS["several lines"]), str(path[0]))
 
 
 def refused(values: Mapping[str, Any], where: str) -> None:
-    """Helm's sentence names the place and does not show the secret."""
+    """Assert that Helm's message names the place and does not show the secret."""
     sentence = refusal(values)
     assert where in sentence, sentence
     assert SECRET.lower().rstrip("=") not in sentence.lower(), sentence
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_of_any_form_is_refused(secret: str) -> None:
+def test_a_secret_of_any_form_is_rejected(secret: str) -> None:
     """In the settings by section and as text, in a variable, and in an annotation."""
     text = SECRETS[secret]
     for path in (
@@ -312,8 +312,8 @@ def test_a_secret_of_any_form_is_refused(secret: str) -> None:
 
 
 @pytest.mark.parametrize("secret", OF_THE_AGENT)
-def test_a_secret_of_the_agents_settings_is_refused(secret: str) -> None:
-    """There more is a secret than in an annotation."""
+def test_a_secret_in_the_agents_settings_is_rejected(secret: str) -> None:
+    """More texts are secrets there than in an annotation."""
     text = OF_THE_AGENT[secret]
     for path in ("extraEnv.0.value", "settings.otlp.endpoint", "settings.source.vm_name"):
         refused(changed(*PLACES[path], text), path.partition(".")[0])
@@ -321,8 +321,8 @@ def test_a_secret_of_the_agents_settings_is_refused(secret: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["podAnnotations", "labels", "nodeSelector"])
-def test_a_secret_in_a_key_is_refused(name: str) -> None:
-    """As it is in a value, and not shown either."""
+def test_a_secret_in_a_key_is_rejected(name: str) -> None:
+    """As in a value, and the message does not show it."""
     sentence = refusal({name: {SECRETS["connection string"]: "a"}})
     assert name in sentence
     assert SECRET not in sentence
@@ -346,8 +346,8 @@ NAMES_OF_SECRETS: Final = (
 
 
 @pytest.mark.parametrize("name", NAMES_OF_SECRETS)
-def test_a_variable_whose_name_is_that_of_a_secret_comes_from_a_secret(name: str) -> None:
-    """Neither from a text nor from a ConfigMap, whatever it looks like."""
+def test_a_secret_variable_must_come_from_a_secret(name: str) -> None:
+    """Neither from a text nor from a ConfigMap, whatever its value."""
     for entry in ({"value": SECRET}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}):
         sentence = refusal({"extraEnv": [{"name": name, **entry}]})
         assert f"extraEnv: {name}" in sentence
@@ -375,8 +375,8 @@ SECRET_SETTINGS: Final = [setting for setting in catalogue() if setting.secret]
     ("setting", "text"),
     [(SECRET_SETTINGS[0], form) for form in FORMS] + [(setting, FORMS[0]) for setting in SECRET_SETTINGS[1:]],
 )
-def test_a_secret_setting_in_the_text_is_refused(setting: Any, text: str) -> None:
-    """However TOML lets its key be written; a plain value behind it says nothing of what it is."""
+def test_a_secret_setting_in_the_text_is_rejected(setting: Any, text: str) -> None:
+    """In every spelling that TOML allows for its key; a harmless value changes nothing."""
     section, _, key = setting.name.partition(".")
     words = {
         "section": section,
@@ -391,7 +391,7 @@ def test_a_secret_setting_in_the_text_is_refused(setting: Any, text: str) -> Non
     assert SECRET not in sentence
 
 
-def test_what_is_no_secret_is_taken() -> None:
+def test_values_without_a_secret_are_accepted() -> None:
     """Files that hold one, addresses, paths, comments, and references to Secrets."""
     text = """\
 # The connection string and the headers are in Secrets. Keys: see docs; a token is nowhere here.
@@ -434,6 +434,6 @@ path = "C:\\\\Users\\\\recording.jsonl"
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_no_set_of_values_of_the_tests_is_refused(name: str) -> None:
-    """They hold nothing that looks like a secret."""
+def test_every_set_of_values_of_the_tests_is_accepted(name: str) -> None:
+    """They contain no text that looks like a secret."""
     assert render(VALUES[name])

@@ -1,4 +1,5 @@
-"""The chart's probes against a real agent: with TLS, a password, a client certificate, as the web-config file asks."""
+"""The chart's probes against a real agent: with TLS, a password, and a client certificate, as in the web-config
+file."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.support.charts import VALUES, agent_of, environment, render
 
 pytestmark = [pytest.mark.linux("is about containers and Kubernetes"), pytest.mark.peer("helm")]
 UNREACHABLE: Final = "http://127.0.0.1:9"
-"""Where no metadata service answers."""
+"""An address without a metadata service."""
 
 HASH: Final = bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()
 TLS: Final = {"cert_file": "web.crt", "key_file": "web.key"}
@@ -43,11 +44,11 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     "tls and password": {"tls_server_config": TLS, **PASSWORD},
     "client certificate": {"tls_server_config": {**TLS, **CLIENT}},
 }
-"""What the web-config file asks for, by the values that say so."""
+"""The values, and what the web-config file then requires."""
 
 
 def secrets(folder: Path, asked: Mapping[str, Any]) -> None:
-    """The Secrets `web` and `scrape` as the kubelet would mount them below /run/secrets."""
+    """Write the Secrets `web` and `scrape` as the kubelet would mount them below /run/secrets."""
     authority = Authority()
     (web := folder / "web").mkdir()
     (shown := folder / "web-credentials").mkdir()
@@ -62,7 +63,7 @@ def secrets(folder: Path, asked: Mapping[str, Any]) -> None:
 
 
 def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port: int) -> bool:
-    """What the kubelet would find: exit code 0, or an answer from 200 to 399 whoever vouches for the certificate."""
+    """Return the kubelet's result: exit code 0, or a status from 200 to 399 with any certificate."""
     if "exec" in probe:
         command = [
             word.replace("/run/secrets", str(folder)).replace("/opt/agent/", f"{ROOT}/deploy/")
@@ -90,7 +91,7 @@ def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port
 
 @contextlib.contextmanager
 def started(folder: Path, source: str, environ: Mapping[str, str]) -> Iterator[tuple[int, socket.socket]]:
-    """An agent, its port, and where it tells its service manager of each poll."""
+    """Yield an agent, its port, and the socket on which it notifies its service manager of each poll."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify"))
         manager.settimeout(30)
@@ -101,8 +102,8 @@ def started(folder: Path, source: str, environ: Mapping[str, str]) -> Iterator[t
 @pytest.mark.parametrize(
     ("name", "seeing"), [*((name, True) for name in ASKED), ("tls", False), ("tls and password", False)]
 )
-def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> None:
-    """Whatever the web-config file asks for, an agent is alive, and ready where it sees the metadata service."""
+def test_the_probes_match_the_agents_state(tmp_path: Path, name: str, seeing: bool) -> None:
+    """With any web-config file, an agent is alive, and ready if it reaches the metadata service."""
     container = agent_of(render(VALUES[name]))
     secrets(tmp_path, ASKED[name])
     environ = {key: value.replace("/run/secrets", str(tmp_path)) for key, value in environment(container).items()}
@@ -119,10 +120,11 @@ def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> N
 
 
 @pytest.mark.parametrize("name", ["password", "tls and password", "client certificate"])
-def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
+def test_rejected_credentials_stop_a_rollout_and_restart_nothing(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With another password or certificate than the agent takes it is alive and not ready; with none, nobody knows."""
+    """With another password or certificate than the agent's it is alive and not ready; with none, the state is
+    unknown."""
     secrets(tmp_path, ASKED[name])
     (other := tmp_path / "other").mkdir()
     if name == "client certificate":
@@ -144,7 +146,7 @@ def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
 
 @pytest.mark.parametrize("file", ["[log]\nlevel = 'loud'\n[of.a.newer]\nversion = 1\n", "no TOML", None])
 def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file: str | None) -> None:
-    """The kubelet changes the file of pods that no roll-out has reached: what is wrong in it restarts none."""
+    """The kubelet changes the file of pods that the rollout hasn't reached: an error in it restarts none."""
     secrets(tmp_path, PASSWORD)
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
     with started(tmp_path, UNREACHABLE, environ) as (port, _):
@@ -156,20 +158,20 @@ def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file:
         assert healthcheck.main(environ, ["--credentials", str(tmp_path / "web-credentials")]) == 0
 
 
-def test_an_address_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it can't be known whom to ask, the probe fails with the sentence that the agent would say."""
+def test_an_invalid_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """If the address to probe is unknown, the probe fails with the agent's error message."""
     assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "nowhere"}) == 1
     assert "the settings are invalid: SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS" in capsys.readouterr().out
 
 
 def test_credentials_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder with a user and no password is a failed probe with a sentence, not a traceback."""
+    """A directory with a user and no password fails the probe with a message, not a traceback."""
     (tmp_path / "username").write_text("scraper")
     assert healthcheck.main({}, ["--credentials", str(tmp_path)]) == 1
     assert f"the credentials in {tmp_path} cannot be used" in capsys.readouterr().out
 
 
-def test_the_settings_of_the_probes_are_the_agents() -> None:
-    """The health check reads the container's own variables, by which it finds the address."""
+def test_the_probes_use_the_settings_of_the_agent() -> None:
+    """The health check finds the address in the container's own variables."""
     environ = environment(agent_of(render(VALUES["one address"])))
     assert load(argparse.Namespace(), environ).web.address == ("127.0.0.1", 9000)

@@ -1,4 +1,4 @@
-"""`make -C tests cluster` judges by what the API server said and did: its reading of both."""
+"""How `make -C tests cluster` reads the API server's messages and actions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tests.cluster.watch import most_unavailable, parsed
 
 
 def test_a_warning_of_pod_security_is_read_objection_by_objection() -> None:
-    """Commas and brackets within an objection do not end it; a refusal is read as a warning is."""
+    """Commas and brackets within an objection do not end it; a rejection is read like a warning."""
     warning = f'would violate PodSecurity "restricted:latest": {", ".join(AGAINST_RESTRICTED)}'
     refusal = f'Error creating: pods "agent-x" is forbidden: {warning.replace("would violate", "violates")}'
     assert objections(warning) == objections(refusal) == ("restricted", AGAINST_RESTRICTED)
     assert objections("some other warning") == ("", ())
 
 
-def test_a_roll_out_is_judged_by_its_worst_moment() -> None:
-    """Two nodes whose pods are gone at the same time are two, although each comes back; a pod to be deleted is gone."""
+def test_a_rollout_is_judged_by_its_worst_moment() -> None:
+    """Two nodes without pods at the same time count as two, although each pod comes back; a pod to be deleted is
+    absent."""
     nodes = frozenset(("a", "b", "c"))
     start = [_event("ADDED", f"{node}-1", node) for node in "abc"]
     one_by_one = [step for node in "abc" for step in _replaced(node)]
@@ -31,20 +32,20 @@ def test_a_roll_out_is_judged_by_its_worst_moment() -> None:
     assert most_unavailable(start, nodes) == 0
 
 
-def test_a_roll_out_without_a_beginning_is_no_evidence() -> None:
-    """A watch that never saw a ready pod on each node says nothing of how many were missing."""
+def test_a_rollout_without_a_complete_start_is_rejected() -> None:
+    """A watch that never saw a ready pod on each node can't count the missing ones."""
     with pytest.raises(ValueError, match="no moment"):
         most_unavailable([_event("ADDED", "a-1", "a")], frozenset(("a", "b")))
 
 
 def test_a_watch_is_read_up_to_its_last_whole_event() -> None:
-    """kubectl may be writing the next one."""
+    """kubectl may be writing the next event."""
     text = json.dumps({"a": 1}, indent=4) + "\n" + json.dumps({"b": [2]}) + '\n{"c": '
     assert list(parsed(text)) == [{"a": 1}, {"b": [2]}]
 
 
 def test_ten_linux_nodes_make_a_tenth_one_node() -> None:
-    """`maxUnavailable: 10%` is tried where it means one, beside nodes on which no Linux agent belongs."""
+    """`maxUnavailable: 10%` is tested where it means one node, in addition to nodes without a Linux agent."""
     assert len(names("linux")) == 10
     assert len(names("windows")) == 2
     assert len(NODES) == 13

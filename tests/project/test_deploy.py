@@ -1,4 +1,4 @@
-"""What operators deploy: systemd unit, manifests, compose file, the image's recipe. Checked by their own tools."""
+"""The deployment files: systemd unit, manifests, compose file, and image recipe, checked with their own tools."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def settings_named(text: str) -> set[str]:
 
 
 def one(path: Path) -> dict[str, Any]:
-    """The only document of a YAML file."""
+    """Return the only document of a YAML file."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
 
 
 def test_no_shipped_unit_writes_a_core_dump() -> None:
-    """The memory of a process that aborts holds its credentials."""
+    """A core dump of the process would contain its credentials."""
     units = list(DEPLOY.glob("**/*.service"))
     assert UNIT in units
     for unit in units:
@@ -76,7 +76,7 @@ def manifests() -> list[Path]:
 
 @pytest.mark.peer("systemd")
 def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say about the unit, alone and with each drop-in."""
+    """`systemd-analyze verify` accepts the unit, without and with each drop-in."""
     unit = tmp_path / UNIT.name
     unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
     (folder := tmp_path / f"{UNIT.name}.d").mkdir()
@@ -104,20 +104,21 @@ def test_the_unit_is_hardened() -> None:
 
 
 def directives(text: str) -> dict[str, str]:
-    """The unit's lines, the last of each name."""
+    """Return the unit's lines, the last of each name."""
     return dict(re.findall(r"^([A-Za-z]+)=(.*)$", text, re.MULTILINE))
 
 
 def before_the_start() -> list[str]:
-    """What the unit runs before the agent, each with all rights and allowed to fail: the folders, whose the event files
-    are."""
+    """Return the commands that the unit runs before the agent, each with all rights and permitted to fail: for the
+    directories, and for the owner of the event files."""
     commands = re.findall(r"^ExecStartPre=-\+(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(commands) == 2, commands
     return [command.replace("%%", "%") for command in commands]
 
 
-def test_a_hold_file_has_a_place_that_is_seen_from_inside() -> None:
-    """The unit makes the folders of the example's hold file and ready files, and no /tmp of its own hides them."""
+def test_the_hold_file_is_visible_inside_the_unit() -> None:
+    """The unit creates the directories of the example's hold file and ready files, and has no private /tmp that hides
+    them."""
     unit = directives(UNIT.read_text(encoding="utf-8"))
     assert unit["PrivateTmp"] == "yes"
     settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {SERVICE_VARIABLE: "1"})
@@ -132,8 +133,8 @@ def test_a_hold_file_has_a_place_that_is_seen_from_inside() -> None:
     assert "RuntimeDirectory" not in unit
 
 
-def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path) -> None:
-    """What the unit runs first makes both folders readable under its own umask, and changes none that is there."""
+def test_the_folder_of_ready_files_is_readable_and_keeps_its_owner(tmp_path: Path) -> None:
+    """The unit's first command makes both directories readable under its own umask, and changes no existing one."""
     unit = directives(UNIT.read_text(encoding="utf-8"))
     command = before_the_start()[0].replace("/run/", f"{tmp_path}/")
     ready = tmp_path / "azure-scheduled-events-exporter" / "ready"
@@ -147,9 +148,9 @@ def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path)
     assert (ready.stat().st_mode & 0o7777, (ready / "event").exists()) == (0o2770, True)
 
 
-def test_event_files_are_the_agents_while_it_runs(tmp_path: Path) -> None:
-    """The folder of the packaged settings is made by the unit, given to whoever has the state, and taken back; its
-    group is left as it is."""
+def test_the_agent_owns_the_event_files_while_it_runs(tmp_path: Path) -> None:
+    """The unit creates the directory of the packaged settings, gives it to the owner of the state, and takes it back;
+    its group stays."""
     if os.geteuid() != 0:
         pytest.skip("root alone gives files away: run as root")
     text = UNIT.read_text(encoding="utf-8")
@@ -171,8 +172,8 @@ def test_event_files_are_the_agents_while_it_runs(tmp_path: Path) -> None:
         assert (events.stat().st_uid, events.stat().st_gid) == (owner, 1234)
 
 
-def test_the_units_know_the_settings_they_name() -> None:
-    """Unit, drop-ins, manifests and compose file name only settings that exist."""
+def test_units_name_only_existing_settings() -> None:
+    """Unit, drop-ins, manifests, and compose file name only existing settings."""
     files = [path for path in DEPLOY.rglob("*") if path.suffix in {".service", ".conf", ".yaml", ".md"}]
     named = set().union(*(settings_named(path.read_text(encoding="utf-8")) for path in files))
     assert named >= {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"}
@@ -181,7 +182,7 @@ def test_the_units_know_the_settings_they_name() -> None:
 
 @contextmanager
 def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`run` as a service manager starts it; killed if it is still there at the end."""
+    """Start `run` as a service manager does; kill it if it is still running at the end."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "NOTIFY"))}
     recorded = {
         "SCHEDULED_EVENTS_SOURCE_URL": source,
@@ -198,8 +199,9 @@ def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Pope
             process.wait(30)
 
 
-def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
-    """READY with a status, then a sign of life with every poll, then STOPPING; the health check agrees; exit 0."""
+def test_the_agent_notifies_its_service_manager(tmp_path: Path) -> None:
+    """It sends READY with a status, then a keep-alive with every poll, then STOPPING; the health check agrees; exit
+    code 0."""
     scenario = load_scenario("live-migration")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, MetadataService(scenario) as service:
         manager.bind(str(tmp_path / "notify"))
@@ -227,10 +229,10 @@ def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
     ],
     ids=["password", "tls and password", "client certificate"],
 )
-def test_the_health_check_of_an_agent_that_wants_more(
+def test_an_agent_that_requires_credentials_is_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: dict[str, str] | None, why: str
 ) -> None:
-    """An agent that wants a password or a client certificate has answered: it is not called unhealthy."""
+    """An agent that requires a password or a client certificate has responded: it is not reported as unhealthy."""
     authority = Authority()
     write(tmp_path, "web", *authority.issue("127.0.0.1"))
     (tmp_path / "ca.crt").write_text(authority.pem)
@@ -254,13 +256,13 @@ def test_the_health_check_of_an_agent_that_wants_more(
 
 @pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("path", sorted((KUBERNETES / "base").glob("[!k]*.yaml")), ids=lambda path: path.stem)
-def test_a_manifest_is_what_kubernetes_takes(path: Path, version: str) -> None:
-    """Each manifest of the base holds against the API's own schema, unknown keys refused."""
+def test_a_manifest_is_valid_for_kubernetes(path: Path, version: str) -> None:
+    """Each manifest of the base is valid against the API's own schema, which rejects unknown keys."""
     kubernetes_validate.validate(one(path), version, strict=True)
 
 
 def test_each_manifest_is_listed() -> None:
-    """Every file is named by the kustomization beside it, and every name is a file."""
+    """Every file is listed in the kustomization of its directory, and every listed file exists."""
     for path in KUBERNETES.rglob("kustomization.yaml"):
         recorded = one(path)
         named = [*recorded.get("resources", ()), *recorded.get("components", ())]
@@ -271,7 +273,7 @@ def test_each_manifest_is_listed() -> None:
 
 
 def test_kustomize_builds_the_overlays() -> None:
-    """Base and example overlay build, the image replaced everywhere and everything in one namespace."""
+    """Base and example overlay build, with the image replaced everywhere and everything in one namespace."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed here, and Debian has no package of it")
     for folder in (KUBERNETES, KUBERNETES / "overlays" / "example"):
@@ -288,8 +290,8 @@ def test_kustomize_builds_the_overlays() -> None:
     assert {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"} <= env
 
 
-def test_nothing_that_is_applied_needs_a_crd() -> None:
-    """Base and overlays are made of Kubernetes' own kinds; what needs an operator is a component of none of them."""
+def test_no_applied_object_needs_a_crd() -> None:
+    """Base and overlays contain only Kubernetes' own kinds; what needs an operator is a component of none of them."""
     for path in [
         KUBERNETES / "kustomization.yaml",
         *KUBERNETES.glob("base/k*.yaml"),
@@ -299,7 +301,7 @@ def test_nothing_that_is_applied_needs_a_crd() -> None:
 
 
 def reached(path: Path) -> Iterator[dict[str, Any]]:
-    """All that a kustomization brings, through the ones that it names."""
+    """Yield the objects of a kustomization and of those that it names."""
     recorded = one(path)
     for name in (*recorded.get("resources", ()), *recorded.get("components", ())):
         found = path.parent / name
@@ -309,8 +311,8 @@ def reached(path: Path) -> Iterator[dict[str, Any]]:
             yield one(found)
 
 
-def test_the_pod_monitor_is_one_line_away(tmp_path: Path) -> None:
-    """With the line of the example uncommented the overlay builds with the PodMonitor, in the namespace of the rest."""
+def test_one_line_adds_the_pod_monitor(tmp_path: Path) -> None:
+    """With the example's line uncommented, the overlay builds with the PodMonitor, in the same namespace."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed here, and Debian has no package of it")
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
@@ -327,8 +329,9 @@ def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def test_the_pod_has_what_it_needs_and_no_more() -> None:
-    """Host network, every node, the outbox on the host; no token, no root but to own that, nothing writable."""
+def test_the_pod_has_only_what_it_needs() -> None:
+    """Host network, every node, and the outbox on the host; no token, root only to own the outbox, no other writable
+    path."""
     daemonset = one(KUBERNETES / "base" / "daemonset.yaml")
     pod = pod_of(daemonset)
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
@@ -345,7 +348,7 @@ def test_the_pod_has_what_it_needs_and_no_more() -> None:
     assert "add" not in container["securityContext"]["capabilities"]
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
-    # The folder is there also without the ConfigMap: a hold file whose folder is missing holds.
+    # The directory exists also without the ConfigMap: a hold file in a missing directory holds.
     assert env["SCHEDULED_EVENTS_APPROVAL_HOLD_FILE"] == HOLD_FILE
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     place = mounts[posixpath.dirname(HOLD_FILE)]
@@ -355,7 +358,7 @@ def test_the_pod_has_what_it_needs_and_no_more() -> None:
 
 
 def test_the_pod_monitor_finds_the_pods() -> None:
-    """It selects by labels that the pods carry, and a port that they name. (The operator's schema is not at hand.)"""
+    """It selects by labels of the pods, and by a port that they name. (The operator's schema isn't available here.)"""
     monitor = one(KUBERNETES / "components" / "pod-monitor" / "podmonitor.yaml")
     template = one(KUBERNETES / "base" / "daemonset.yaml")["spec"]["template"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -367,8 +370,8 @@ def test_the_pod_monitor_finds_the_pods() -> None:
 # -- compose
 
 
-def test_compose_holds_together() -> None:
-    """What it mounts and waits for exists, and the agent's settings are valid and meet the emulator's hub."""
+def test_the_compose_file_is_consistent() -> None:
+    """What it mounts and waits for exists, and the agent's settings are valid and match the emulator's hub."""
     recorded = one(COMPOSE / "compose.yaml")
     services = recorded["services"]
     for name, service in services.items():
@@ -387,8 +390,8 @@ def test_compose_holds_together() -> None:
 
 
 @pytest.mark.peer("prometheus")
-def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
-    """promtool accepts the compose file's Prometheus configuration with the alerts beside it."""
+def test_promtool_accepts_the_compose_configuration(tmp_path: Path) -> None:
+    """promtool accepts the compose file's Prometheus configuration together with the alerts."""
     shutil.copy(COMPOSE / "prometheus.yml", tmp_path)
     shutil.copy(ROOT / "alerts" / "rules.yml", tmp_path)
     command = [need("promtool"), "check", "config", str(tmp_path / "prometheus.yml")]
@@ -399,16 +402,16 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 # -- the image, and what all builds are made of
 
 
-def test_the_image_is_not_roots() -> None:
-    """The image ends as a numeric user that owns its one volume, with a health check."""
+def test_the_image_does_not_run_as_root() -> None:
+    """The image ends with a numeric user that owns its one volume, and with a health check."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert "USER 65532:65532" in text
     assert "\nHEALTHCHECK " in text
     assert 'VOLUME ["/var/lib/azure-scheduled-events-exporter"]' in text
 
 
-def test_the_base_of_the_image_is_one_and_the_same() -> None:
-    """Every stage begins from the one base, which is named by tag and digest; what is tried stands in for that tag."""
+def test_every_stage_has_the_same_base_image() -> None:
+    """Every stage begins from the one base, named by tag and digest; a tested image replaces that tag."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
     assert set(bases) == {"${PYTHON_IMAGE}"}
@@ -420,8 +423,8 @@ def test_the_base_of_the_image_is_one_and_the_same() -> None:
     assert done.stdout == base.partition("@")[0]
 
 
-def test_the_image_has_a_place_for_the_hold_file() -> None:
-    """The folder is in the image: where nothing is mounted there, a hold file is clearly absent."""
+def test_the_image_has_the_directory_of_the_hold_file() -> None:
+    """The directory is in the image: if nothing is mounted there, the hold file is verifiably absent."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     name = posixpath.basename(posixpath.dirname(HOLD_FILE))
     assert re.search(rf"^RUN mkdir -p .*/places/{name}\b", text, re.MULTILINE)
@@ -432,7 +435,7 @@ LOCKS: Final = sorted(DEPLOY.glob("*.txt"))
 
 
 def locked(path: Path) -> dict[str, str]:
-    """What a lock names, with its version; every one of them has a hash."""
+    """Return the entries of a lock with their versions; every one of them has a hash."""
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8")):
         if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", entry):
@@ -444,7 +447,7 @@ def locked(path: Path) -> dict[str, str]:
 
 
 def test_the_locks_fit_the_project() -> None:
-    """Each dependency, of the extra too, and each build requirement is locked at a version that is allowed."""
+    """Each dependency, of the extra too, and each build requirement is locked at an allowed version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     recorded = project["project"]
     runs = (*recorded["dependencies"], *recorded["optional-dependencies"]["identity"])
@@ -460,7 +463,7 @@ def test_the_locks_fit_the_project() -> None:
 
 
 def test_the_locks_agree() -> None:
-    """One thing has one version, in whatever locks it stands: they are installed beside each other."""
+    """A package has the same version in every lock: they are installed together."""
     assert {path.name for path in LOCKS} == {"build.txt", "constraints.txt", "release.txt", "standalone.txt"}
     versions: dict[str, set[str]] = {}
     for path in LOCKS:
@@ -469,7 +472,7 @@ def test_the_locks_agree() -> None:
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
     assert set(locked(DEPLOY / "build.txt")).isdisjoint(
         locked(DEPLOY / "constraints.txt")
-    )  # the image takes out the first
+    )  # the image removes the first
 
 
 FLOORS: Final = {
@@ -485,12 +488,12 @@ FLOORS: Final = {
     "requests": "2.33.0",  # CVE-2026-25645, CVE-2024-47081
     "urllib3": "2.7.0",  # CVE-2026-44431, CVE-2026-44432
 }
-"""The first version of each that is above the advisory that is known of it."""
+"""The first version of each package without the advisory that is known of it."""
 
 
 @pytest.mark.parametrize(("name", "first"), FLOORS.items(), ids=FLOORS)
-def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: str) -> None:
-    """The project's own bounds keep out what is below, for those who install it without the lock."""
+def test_a_plain_install_has_no_known_advisory(name: str, first: str) -> None:
+    """The project's own bounds exclude earlier versions, for installations without the lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     recorded = project["project"]
     lines = (*recorded["dependencies"], *recorded["optional-dependencies"]["identity"])
@@ -500,7 +503,7 @@ def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: s
 
 
 def installs(text: str) -> list[str]:
-    """Each command of a script or Dockerfile that has pip install something, continued lines joined."""
+    """Yield each command of a script or Dockerfile that installs with pip, with continued lines joined."""
     joined = re.sub(r"\\\n\s*(&& )?", lambda match: "\n" if match[1] else " ", text)
     return [
         line for line in joined.splitlines() if re.search(r"(pip\"?|PIP\)) install\b", line) and "#" not in line[:1]
@@ -517,10 +520,10 @@ def installs(text: str) -> list[str]:
         ("deploy/Makefile", False),
     ],
 )
-def test_what_is_handed_out_is_built_of_what_is_locked(name: str, installing: bool) -> None:
-    """Nothing is installed for a release but wheels with hashes, and our own code by a builder that is one of them."""
+def test_a_release_is_built_of_locked_packages(name: str, installing: bool) -> None:
+    """A release installs only wheels with hashes, and the project's own code with a builder that is one of them."""
     found = installs((ROOT / name).read_text(encoding="utf-8"))
-    if name == ".ci/venv.mk":  # what tests are made with may be new
+    if name == ".ci/venv.mk":  # the test environment may be new
         found = [line for line in found if "--editable" not in line]
     for line in found:
         hashed = "--require-hashes" in line and "--only-binary :all:" in line
@@ -529,10 +532,10 @@ def test_what_is_handed_out_is_built_of_what_is_locked(name: str, installing: bo
     assert bool(found) is installing
 
 
-def test_a_wheel_is_built_of_what_is_locked() -> None:
-    """`make -C deploy dist` fetches no build environment: what builds is installed with the release's tools.
+def test_a_wheel_is_built_with_locked_tools() -> None:
+    """`make -C deploy dist` downloads no build environment: the builder is installed with the release's tools.
 
-    What is proved to be reproducible is built so, and the self-contained build sets the same things.
+    The test of reproducibility builds in the same way, and the self-contained build sets the same variables.
     """
     script = (ROOT / "deploy" / "dist").read_text(encoding="utf-8")
     assert [line for line in script.splitlines() if "-m build" in line and "--no-isolation" not in line] == []
@@ -563,7 +566,7 @@ def test_a_wheel_is_built_of_what_is_locked() -> None:
         "deploy/standalone-test",
     ],
 )
-def test_a_script_can_be_run(script: str) -> None:
+def test_a_script_is_executable_and_valid(script: str) -> None:
     """Each script is executable and has no syntax error."""
     path = ROOT / script
     assert os.access(path, os.X_OK)

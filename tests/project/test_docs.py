@@ -1,4 +1,4 @@
-"""The documentation: generated parts are current, commands are run or say that they are not, names exist."""
+"""The documentation: generated parts are current, commands are run or marked as not run, and names exist."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SEPARATOR: Final = "---- end of the block at line"
 
 @pytest.mark.parametrize(("page", "part"), GENERATED)
 def test_a_generated_part_is_current(page: str, part: str) -> None:
-    """A page shows what the definitions say now (`make generate` writes it)."""
+    """A page shows what the definitions are now (`make generate` writes it)."""
     made = GENERATED[page, part]().rstrip() + "\n"
     if os.environ.get("UPDATE_README"):
         place = generated_part(page, part)
@@ -72,7 +72,7 @@ def test_a_generated_part_is_current(page: str, part: str) -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    """The table of reasons has each reason for holding, in the order in which they are looked for."""
+    """The table of reasons has each hold reason, in the order in which the agent checks them."""
     text = (ROOT / "docs" / "approvals.md").read_text(encoding="utf-8")
     table = text.partition("| reason | when |")[2].partition("\n\n")[0]
     rows = [cell for line in table.splitlines()[2:] for cell in re.findall(r"`([a-z-]+)`", line.split("|")[1])]
@@ -87,8 +87,8 @@ def test_every_kind_of_record_is_explained() -> None:
     assert sorted(rows) == sorted(KINDS)
 
 
-def test_every_member_of_a_record_says_what_it_means() -> None:
-    """Each member in the schema has a description, but for those of `vm`, which are named like their meaning."""
+def test_every_member_of_a_record_is_described() -> None:
+    """Each member in the schema has a description, except for those of `vm` with names that explain themselves."""
     schema = record_schema()
     parts = {"record": schema, **{name: part for name, part in schema["$defs"].items() if name != "vm"}}
     silent = [
@@ -100,8 +100,8 @@ def test_every_member_of_a_record_says_what_it_means() -> None:
     assert silent == []
 
 
-def test_every_room_is_explained() -> None:
-    """The table of rooms has a row for each sub-package."""
+def test_every_package_is_explained() -> None:
+    """The table of packages has a row for each sub-package."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\| `exporter/(\w+)/` \|", text, re.MULTILINE))
     assert rows == {folder.parent.name for folder in (ROOT / "exporter").glob("*/__init__.py")}
@@ -116,8 +116,8 @@ def test_every_command_is_explained() -> None:
 # -- commands
 
 
-def test_every_block_says_its_language() -> None:
-    """A block is one for a shell, or of a language that a test reads; none hides a command."""
+def test_every_block_has_a_language() -> None:
+    """A block is for a shell, or in a language that a test reads; none hides a command."""
     unknown = [str(block) for page in PAGES for block in blocks(page) if block.language not in {*SHELLS, *OTHERS}]
     assert unknown == []
     indented = [name_of(page) for page in PAGES if re.search(r"\n\n    (?![-*`|0-9])\S", prose(page))]
@@ -125,8 +125,9 @@ def test_every_block_says_its_language() -> None:
 
 
 @pytest.mark.parametrize("block", all_blocks(*SHELLS), ids=str)
-def test_every_command_is_run_or_says_that_it_is_not(block: Block) -> None:
-    """The line above a shell block says `run`, names the test that runs it, or says why no test does."""
+def test_every_command_is_run_or_marked_as_not_run(block: Block) -> None:
+    """The line above a shell block contains `run`, the name of the test that runs it, or the reason why no test
+    does."""
     if match := RUN_BY.fullmatch(block.mark):
         assert f"def {match['test']}(" in (ROOT / match["file"]).read_text(encoding="utf-8")
     else:
@@ -139,7 +140,7 @@ RUNNABLE: Final = [page for page in PAGES if any(RUN.fullmatch(block.mark) for b
 @pytest.mark.peer("curl")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    """The blocks marked `run`, one after the other in one shell, end with 0 and print what they promise."""
+    """The blocks marked `run`, in order and in one shell, end with 0 and print what they promise."""
     chosen = [(block, match) for block in blocks(page) if (match := RUN.fullmatch(block.mark))]
     script = "set -e -o pipefail\n" + "".join(f'{block.text}\necho "{SEPARATOR} {block.line}"\n' for block, _ in chosen)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
@@ -156,7 +157,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def _run(script: str, folder: Path, environ: dict[str, str]) -> str:
-    """Both outputs of a script of bash; whatever it leaves running is killed."""
+    """Return both outputs of a bash script; kill every process that it leaves running."""
     bash = shutil.which("bash")
     assert bash
     with (folder / "output").open("w+") as output:
@@ -174,7 +175,7 @@ def _run(script: str, folder: Path, environ: dict[str, str]) -> str:
 
 
 def commands_named() -> list[tuple[str, str]]:
-    """Every command line of the program in the pages: in shell blocks, and in the text between backticks."""
+    """Yield every command line of the program in the pages: in shell blocks, and in code spans."""
     named: list[tuple[str, str]] = []
     for page in PAGES:
         lines = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
@@ -187,8 +188,8 @@ def commands_named() -> list[tuple[str, str]]:
     return named
 
 
-def test_every_flag_that_is_named_exists() -> None:
-    """Command lines in the pages use commands and flags that the program has."""
+def test_every_documented_flag_exists() -> None:
+    """Command lines in the pages use commands and flags of the program."""
     helps: dict[str, str] = {}
     wrong = []
     for page, line in commands_named():
@@ -205,8 +206,8 @@ def test_every_flag_that_is_named_exists() -> None:
     assert wrong == []
 
 
-def test_every_make_target_that_is_named_exists() -> None:
-    """`make TARGET` and `make -C FOLDER TARGET`, in the pages and in what is said in code, is a target there."""
+def test_every_documented_make_target_exists() -> None:
+    """`make TARGET` and `make -C FOLDER TARGET`, in pages, comments, and strings, name an existing target."""
     code = [path for folder in ("exporter", "tests", "deploy", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     named = set().union(*(make_targets(path.read_text(encoding="utf-8"), "`") for path in (*PAGES, *code)))
     named |= set().union(*(make_targets(block.text, "^") for page in PAGES for block in blocks(page)))
@@ -214,8 +215,8 @@ def test_every_make_target_that_is_named_exists() -> None:
     assert unknown_targets(named) == set()
 
 
-def test_each_makefile_tells_of_its_targets() -> None:
-    """The whole of the root's help is ten lines; what else a target there is for, is for other targets and for CI."""
+def test_each_makefile_lists_its_targets() -> None:
+    """The root's help is ten lines; the other targets there are for other targets and for CI."""
     for folder, text in MAKEFILES.items():
         command = ["make", "--no-print-directory", "-C", str(ROOT / folder), "help"]
         done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
@@ -227,7 +228,7 @@ def test_each_makefile_tells_of_its_targets() -> None:
 
 
 def test_the_loop_of_contributors_exists() -> None:
-    """Each command of the loop in CONTRIBUTING.md is a target that make knows how to run."""
+    """Each command of the loop in CONTRIBUTING.md is a target that make can run."""
     (loop,) = [block for block in blocks(ROOT / "CONTRIBUTING.md") if "make lint" in block.text]
     for line in loop.text.splitlines():
         command = [*line.partition("#")[0].split(), "--dry-run", "-C", str(ROOT)]
@@ -235,12 +236,12 @@ def test_the_loop_of_contributors_exists() -> None:
         assert done.returncode == 0, done.stderr
 
 
-# -- configuration and records that are shown
+# -- configuration and records in the pages
 
 
 @pytest.mark.parametrize("block", all_blocks("toml"), ids=str)
-def test_every_configuration_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
-    """A TOML block is a settings file; a folder of the test stands for those of the credentials and of ProgramData."""
+def test_every_documented_configuration_is_valid(block: Block, tmp_path: Path) -> None:
+    """A TOML block is a settings file; a directory of the test replaces those of the credentials and of ProgramData."""
     (tmp_path / "secrets").mkdir()
     (secret := tmp_path / "secrets" / "event-hubs").write_text(
         "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -254,15 +255,15 @@ def test_every_configuration_that_is_shown_is_valid(block: Block, tmp_path: Path
     load(flags, {})
 
 
-def test_the_record_that_is_shown_holds_against_the_schema() -> None:
-    """The example is a record but for the members of `vm` that it leaves out."""
+def test_the_documented_record_is_valid() -> None:
+    """The example is a valid record except for the members of `vm` that it omits."""
     (example,) = [json.loads(block.text) for block in all_blocks("json") if '"specversion"' in block.text]
     schema = record_schema()
     del schema["$defs"]["vm"]["required"]
     jsonschema.Draft202012Validator(schema).validate(example)
 
 
-def test_the_status_that_is_shown_holds_against_its_schema() -> None:
+def test_the_documented_status_is_valid() -> None:
     """The example has only members of the schema, with values that it allows, and omits others."""
     (example,) = [block.text for block in all_blocks("json") if '"azure_scheduled_events.status.v1"' in block.text]
     jsonschema.Draft202012Validator(_without_required(STATUS_SCHEMA)).validate(json.loads(example))
@@ -276,7 +277,7 @@ def _without_required(schema: Any) -> Any:
     return {name: _without_required(part) for name, part in schema.items() if name != "required"}
 
 
-def test_every_metric_that_is_named_exists() -> None:
+def test_every_documented_metric_exists() -> None:
     """Names of metrics in the pages are names of families."""
     suffixes = re.compile(r"_(bucket|sum|count)$")
     wrong = [
@@ -288,7 +289,7 @@ def test_every_metric_that_is_named_exists() -> None:
     assert wrong == []
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_documented_setting_exists() -> None:
     """`section.key` in the pages is a setting, unless it is a kind of record."""
     known = {setting.name for setting in catalogue()} | {"approval.rules", "outbox.db", "web.yml"} | set(KINDS)
     outbox = (f"outbox.{word}" for word in ("unwritable", "damaged", "dropped"))
@@ -303,7 +304,7 @@ def test_every_setting_that_is_named_exists() -> None:
     assert wrong == []
 
 
-# -- what helps to contribute
+# -- contributing
 
 
 def test_the_checks_before_a_commit_need_no_network() -> None:
@@ -319,8 +320,8 @@ def test_the_checks_before_a_commit_need_no_network() -> None:
 @pytest.mark.parametrize(
     "form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem
 )
-def test_an_issue_form_is_whole(form: Path) -> None:
-    """Each form has a name, a description and fields with ids of their own."""
+def test_an_issue_form_is_complete(form: Path) -> None:
+    """Each form has a name, a description, and fields with distinct ids."""
     content = yaml.safe_load(form.read_text(encoding="utf-8"))
     if form.stem == "config":
         assert set(content) == {"blank_issues_enabled", "contact_links"}
@@ -335,7 +336,7 @@ def test_an_issue_form_is_whole(form: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     """Relative links of a page lead to files of the repository, and their anchors to headings."""
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("http://", "https://")):
@@ -351,8 +352,8 @@ FILE: Final = re.compile(r"`((?:exporter|tests|docs|deploy|alerts|dashboards|ben
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_file_that_is_named_exists(page: Path) -> None:
-    """Paths between backticks are files or folders of the repository."""
+def test_every_documented_file_exists(page: Path) -> None:
+    """Paths in code spans are files or folders of the repository."""
     text = page.read_text(encoding="utf-8")
     marks = " ".join(block.mark for block in blocks(page))
     named = {*FILE.findall(text), *re.findall(r"(?:tests|exporter)/[\w/]+(?:\.py)?", marks)}
@@ -361,7 +362,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """The site's navigation has every page of docs/ and every page that the hooks bring from elsewhere."""
+    """The site's navigation has every page of docs/ and every page that the hooks add."""
     site = yaml.safe_load((ROOT / ".mkdocs.yml").read_text(encoding="utf-8"))
     hooks = (ROOT / ".ci" / "mkdocs_hooks.py").read_text(encoding="utf-8")
     named = re.findall(r"[\w-]+\.md", json.dumps(site["nav"]))

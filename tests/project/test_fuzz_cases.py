@@ -1,4 +1,4 @@
-"""Every seed of the fuzzers, and every input that once broke something, goes through its target."""
+"""Every seed of the fuzzers, and every input that once caused a failure, goes through its target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.fuzz.seeds import TARGETS, seeds
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_fuzzers_start_from_and_have_found_breaks_nothing(target: str) -> None:
-    """Real inputs, and those that a fuzzer found to break something, are taken or refused in good order."""
+def test_seeds_and_earlier_findings_cause_no_failure(target: str) -> None:
+    """Real inputs, and inputs that once caused a failure, are accepted or rejected without an error."""
     for data in seeds(target):
         TARGETS[target](data)

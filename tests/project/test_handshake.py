@@ -1,6 +1,6 @@
-"""The handshake's examples: their program as a process between real folders, and its units by systemd's own tools.
+"""The handshake's examples: their program as a process with real directories, and its units with systemd's own tools.
 
-The event files are those that the agent writes. How a real systemd runs it all: tests/systemd/handshake.py.
+The event files are those that the agent writes. tests/systemd/handshake.py runs it all under a real systemd.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Handshake:
         return self
 
     def ended(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it has ended by itself; return its exit code."""
         assert self._process is not None
         return self._process.wait(30)
 
     def runs_on(self) -> bool:
-        """Whether it is still there after some passes more."""
+        """Return whether it is still running after some more passes."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
@@ -106,14 +106,15 @@ class Handshake:
         return self._output.read_text()
 
     def ran(self, script: Path) -> int:
-        """How often a command of the operator's was run."""
+        """Return how often one of the operator's commands ran."""
         log = Path(f"{script}.log")
         return len(log.read_text().splitlines()) if log.exists() else 0
 
     def announce(
         self, event_id: str, ready: str | None = "", status: str = "Scheduled", event_type: str = "Reboot"
     ) -> Path:
-        """Write an event's file as the agent does; "" is the ready file of the packaged rule. Returns that file."""
+        """Write an event's file as the agent does, and return its path; `ready` "" is the ready file of the packaged
+        rule."""
         usual = self.ready / event_id
         event = {"EventId": event_id, "EventType": "Nap", "Description": '"ready_file": "/x"\n  "status": "Y"'}
         recorded = str(usual) if ready == "" else ready
@@ -128,7 +129,7 @@ class Handshake:
         return usual
 
     def keeper(self) -> Reconciler:
-        """The agent's own writer of the event files, with the packaged rule."""
+        """Return the agent's own writer of the event files, with the packaged rule."""
         prepared = Rule("prepared", ("Reboot",), require_file=f"{self.ready}/{{event_id}}")
         return Reconciler(
             Folder(str(self.events)), (prepared,), version="1", log=NullLogger(), now=lambda: NOW, monotonic=lambda: 0.0
@@ -140,7 +141,7 @@ class Handshake:
             (self.events / file_name(event_id)).unlink()
 
     def heartbeat(self) -> None:
-        """Write status.json anew."""
+        """Write status.json again."""
         self._replace("status.json", b"{}\n")
 
     def _replace(self, name: str, content: bytes) -> None:
@@ -156,7 +157,7 @@ def handshake(tmp_path: Path) -> Iterator[Handshake]:
 
 
 def test_ready_file_exists_from_preparation_to_the_end_of_the_event(handshake: Handshake) -> None:
-    """Prepared, ready, over, resumed; then it ends, and leaves nothing."""
+    """The order is prepared, ready, ended, resumed; then the program ends, and leaves no file."""
     ready = handshake.announce("0A-1")
     handshake.start()
     until(ready.exists)
@@ -169,7 +170,7 @@ def test_ready_file_exists_from_preparation_to_the_end_of_the_event(handshake: H
 
 
 def test_prepare_runs_once_for_several_events_and_their_changes(handshake: Handshake) -> None:
-    """One preparation serves all that come, change and start; each has its ready file, and loses it when it is over."""
+    """One preparation covers all events that appear, change, and start; each has its ready file until it ends."""
     first, second = handshake.announce("A"), handshake.announce("B")
     handshake.start()
     until(lambda: first.exists() and second.exists())
@@ -200,7 +201,7 @@ def test_prepare_runs_once_for_several_events_and_their_changes(handshake: Hands
 def test_unreadable_fields_and_another_case_of_the_id_do_not_resume(
     handshake: Handshake, fields: dict[str, Any]
 ) -> None:
-    """The event's file stays until the event is over, and so does the preparation."""
+    """The event's file stays until the event ends, and so does the preparation."""
     keeper, scenario = handshake.keeper(), EventScenario()
     scenario.read()
     scenario.read(REBOOT)
@@ -219,7 +220,7 @@ def test_unreadable_fields_and_another_case_of_the_id_do_not_resume(
 
 
 def test_failed_preparation_creates_no_ready_file_and_is_repeated(handshake: Handshake) -> None:
-    """It says so each time; the attempt that succeeds makes it."""
+    """Each failure is logged; the attempt that succeeds creates the file."""
     fail = Path(f"{handshake.prepare}.fail")
     fail.touch()
     ready = handshake.announce("A")
@@ -232,7 +233,7 @@ def test_failed_preparation_creates_no_ready_file_and_is_repeated(handshake: Han
 
 
 def test_preparation_that_takes_too_long_fails(handshake: Handshake) -> None:
-    """Its time is limited, and it is ended with all that it started."""
+    """Its time is limited, and it is ended with all processes that it started."""
     hang = Path(f"{handshake.prepare}.hang")
     hang.touch()
     ready = handshake.announce("A")
@@ -244,7 +245,7 @@ def test_preparation_that_takes_too_long_fails(handshake: Handshake) -> None:
 
 
 def test_preparation_is_undone_if_the_event_ends_first(handshake: Handshake) -> None:
-    """The preparation under way is ended, and undone; there never was a ready file."""
+    """The running preparation is ended and undone; no ready file was created."""
     Path(f"{handshake.prepare}.hang").touch()
     handshake.announce("A")
     handshake.start()
@@ -256,7 +257,7 @@ def test_preparation_is_undone_if_the_event_ends_first(handshake: Handshake) -> 
 
 
 def test_failed_resume_is_repeated(handshake: Handshake) -> None:
-    """The VM does not stay out of service for one failure."""
+    """One failure doesn't keep the VM out of service."""
     fail = Path(f"{handshake.resume}.fail")
     fail.touch()
     ready = handshake.announce("A")
@@ -270,7 +271,7 @@ def test_failed_resume_is_repeated(handshake: Handshake) -> None:
 
 
 def test_restart_keeps_the_preparation(handshake: Handshake) -> None:
-    """While it does not run there is no ready file; what was prepared is not prepared again."""
+    """While the program is stopped there is no ready file; after the restart the preparation isn't repeated."""
     ready = handshake.announce("A")
     handshake.start()
     until(ready.exists)
@@ -284,7 +285,7 @@ def test_restart_keeps_the_preparation(handshake: Handshake) -> None:
 
 
 def test_event_that_ended_while_stopped_is_undone(handshake: Handshake) -> None:
-    """Started without an event file it brings the VM back first."""
+    """Started without an event file, it brings the VM back first."""
     ready = handshake.announce("A")
     handshake.start()
     until(ready.exists)
@@ -296,7 +297,7 @@ def test_event_that_ended_while_stopped_is_undone(handshake: Handshake) -> None:
 
 
 def test_dead_agent_does_not_keep_the_vm_out_of_service(handshake: Handshake) -> None:
-    """Its events count as over until it writes status.json again."""
+    """Its events count as ended until it writes status.json again."""
     ready = handshake.announce("A")
     handshake.start(SILENT_SECONDS="20")
     until(ready.exists)
@@ -322,7 +323,8 @@ def test_dead_agent_does_not_keep_the_vm_out_of_service(handshake: Handshake) ->
 def test_prepares_only_for_waiting_rules_and_listed_types(
     handshake: Handshake, event_type: str, status: str, ready: str | None, takes_part: bool
 ) -> None:
-    """Neither for what no rule waits for nor for what has begun; for types that the operator names in any case."""
+    """Neither for events without a waiting rule nor for started ones; the operator may write event types in any
+    case."""
     handshake.announce("A", ready=ready, status=status, event_type=event_type)
     handshake.start(ALSO="Preempt")
     marker = handshake.announce("Z", event_type="Freeze")
@@ -337,7 +339,7 @@ def test_prepares_only_for_waiting_rules_and_listed_types(
 
 
 def test_id_that_is_not_a_file_name_is_prepared(handshake: Handshake, tmp_path: Path) -> None:
-    """The event file has another name then; the ready file is the one that it names."""
+    """The event file then has another name; the ready file is the one that it names."""
     ready = tmp_path / "ready" / "an id"
     handshake.announce("../\u00e9 $(id)", ready=str(ready))
     handshake.start()
@@ -348,7 +350,7 @@ def test_id_that_is_not_a_file_name_is_prepared(handshake: Handshake, tmp_path: 
 
 
 def test_other_files_are_not_changed(handshake: Handshake) -> None:
-    """Neither an event file that is none nor a file among the ready files is touched; and no event is in them."""
+    """An invalid event file and other files among the ready files stay unchanged, and are no events."""
     (handshake.events / "notes.json").write_text('{\n  "status": "Scheduled",\n  "ready_file": "/x"\n}\n')
     (handshake.ready / "other").touch()
     ready = handshake.announce("A")
@@ -363,7 +365,7 @@ def test_other_files_are_not_changed(handshake: Handshake) -> None:
 
 
 def test_ready_file_that_cannot_be_created_is_logged_once(handshake: Handshake, tmp_path: Path) -> None:
-    """The journal has the reason, and the VM comes back anyway."""
+    """The journal has the reason, and the VM still comes back."""
     handshake.announce("A", ready=str(tmp_path / "missing" / "A"))
     handshake.start()
     until(lambda: "can't be created" in handshake.said)
@@ -375,7 +377,7 @@ def test_ready_file_that_cannot_be_created_is_logged_once(handshake: Handshake, 
 
 
 def test_runs_while_the_path_unit_sees_a_file(handshake: Handshake) -> None:
-    """If it ended next to a dangling link, the path unit would restart it in a loop."""
+    """If it ended while a dangling link exists, the path unit would restart it in a loop."""
     link = handshake.events / "link.json"
     link.symlink_to("/missing")
     ready = handshake.announce("A")
@@ -407,7 +409,7 @@ def test_unreadable_path_is_logged_once(handshake: Handshake, what: str) -> None
 
 
 def _without_roots_rights() -> tuple[str, ...]:
-    """What a command begins with so that root, too, may read only what its permissions say."""
+    """Prefix of a command, so that root, too, may read only what file permissions allow."""
     if os.geteuid() != 0:
         return ()
     setpriv = shutil.which("setpriv")
@@ -422,7 +424,7 @@ def _without_roots_rights() -> tuple[str, ...]:
 @pytest.mark.peer("shellcheck")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_shellcheck_accepts_each_example(name: str) -> None:
-    """Each is for any sh, and can be run."""
+    """Each is for any POSIX sh, and executable."""
     done = subprocess.run([need("shellcheck"), str(EXAMPLES / name)], text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
     assert os.access(EXAMPLES / name, os.X_OK)
@@ -460,7 +462,7 @@ def test_systemd_accepts_the_units_of_the_handshake(drop_in: str, tmp_path: Path
     ],
 )
 def test_the_path_unit_sees_every_event_file(name: str, tmp_path: Path) -> None:
-    """Its pattern has every name that an event file can have, and neither status.json nor what is not finished."""
+    """Its pattern matches every possible name of an event file, and neither status.json nor unfinished files."""
     (line,) = re.findall(r"^PathExistsGlob=(.+)$", (EXAMPLES / f"{UNIT}.path").read_text(), re.MULTILINE)
     folder, _, pattern = line.rpartition("/")
     assert f"ReadWritePaths=-{folder}\n" in (SYSTEMD / "azure-scheduled-events-exporter.service").read_text()
@@ -479,8 +481,8 @@ TASK: Final = {"t": "http://schemas.microsoft.com/windows/2004/02/mit/task"}
 
 
 def test_the_scheduled_task_runs_what_the_page_installs() -> None:
-    """It has the form of [MS-TSCH] 2.5, no word about an encoding (`Register-ScheduledTask -Xml` takes text), Local
-    Service's rights, no end by itself, and a trigger that starts it again."""
+    """It has the form of [MS-TSCH] 2.5, no encoding declaration (`Register-ScheduledTask -Xml` takes text), Local
+    Service's rights, no time limit, and a trigger that starts it again."""
     text = (WINDOWS / "handshake.xml").read_text(encoding="ascii")
     assert "<?xml" not in text
     task = ElementTree.fromstring(text)  # noqa: S314  # our own file

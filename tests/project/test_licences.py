@@ -1,4 +1,4 @@
-"""Under which licences all that ships is: `make -C deploy licences`, and each self-contained build, judge."""
+"""The licences of everything that ships, as `make -C deploy licences` and each self-contained build check them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ GOOD: Final = Component("thing", "1", "MIT", "Permission is hereby granted")
 
 
 @pytest.mark.parametrize("name", SHIPS)
-def test_what_ships_says_an_allowed_licence_and_brings_its_text(name: str) -> None:
+def test_shipped_packages_have_an_allowed_licence_and_its_text(name: str) -> None:
     """Each distribution of the lock that is installed here may ship."""
     assert component(INSTALLED[name]).fault == ""
 
 
-def test_every_dependency_is_looked_at() -> None:
-    """All of the lock is installed here, but for what another system has."""
+def test_every_dependency_is_checked() -> None:
+    """Every package of the lock is installed here, except for those of other systems."""
     assert set(locked()) - set(SHIPS) <= {"pywin32"}
 
 
@@ -50,15 +50,16 @@ def test_every_dependency_is_looked_at() -> None:
         (replace(GOOD, text=" \n"), "has no licence text"),
     ],
 )
-def test_what_may_not_ship_is_named(one: Component, says: str) -> None:
-    """A licence that nobody allowed, in an alternative too, none, and one without text are faults with a sentence."""
+def test_a_package_that_may_not_ship_is_named(one: Component, says: str) -> None:
+    """A licence outside the list, even as an alternative, a missing one, and one without text are faults with a
+    message."""
     assert GOOD.fault == ""
     assert says in one.fault
     assert one.name in one.fault
 
 
-def test_words_mean_allowed_licences() -> None:
-    """What is read out of a distribution's own words is an expression, and one of those that may ship."""
+def test_common_licence_names_are_recognized() -> None:
+    """A distribution's own licence text is read as an expression of allowed licences."""
     assert set(WORDS.values()) <= ALLOWED
     assert {one.licence for one in LIBRARIES} <= ALLOWED
     assert stated("", ["MIT License"]) == "MIT"
@@ -73,13 +74,13 @@ def test_words_mean_allowed_licences() -> None:
     ("field", "classifiers"),
     [("GPLv3", ["MIT License"]), ("", ["GNU General Public License v3 (GPLv3)", "MIT License"]), ("Of our own", [])],
 )
-def test_a_word_that_nobody_read_is_not_passed_over(field: str, classifiers: list[str]) -> None:
-    """An allowed licence beside it does not make it one: it is named as what may not ship."""
+def test_an_unknown_licence_is_not_ignored(field: str, classifiers: list[str]) -> None:
+    """An allowed licence next to it does not make it allowed: the message names it."""
     assert "not permitted" in replace(GOOD, licence=stated(field, classifiers)).fault
 
 
-def test_a_library_that_nobody_knows_is_refused() -> None:
-    """readline is under the GPL: a folder that has it, or whatever else is not listed, is not made."""
+def test_an_unlisted_library_is_rejected() -> None:
+    """readline is under the GPL: a build with it, or with any other unlisted library, is rejected."""
     assert library("libcrypto-3-x64.dll").name == library("libssl.so.3").name == "OpenSSL"
     assert library("libpython3.11.so.1.0").name == library("python313.dll").name == "CPython"
     assert library("libz.so.1").name == "zlib"
@@ -87,8 +88,8 @@ def test_a_library_that_nobody_knows_is_refused() -> None:
         library("libreadline.so.8")
 
 
-def test_the_list_is_complete_and_the_same_every_time() -> None:
-    """Each component stands in the list with version and licence, its text below; nothing tells of place or time."""
+def test_the_list_is_complete_and_reproducible() -> None:
+    """Each component is in the list with version and licence, and its text below; no text depends on place or time."""
     text = licences.rendered([GOOD, replace(GOOD, name="other", text="Its own words")])
     assert text == licences.rendered([GOOD, replace(GOOD, name="other", text="Its own words")])
     assert re.search(r"^thing 1 +MIT$", text, re.MULTILINE)

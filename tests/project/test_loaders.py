@@ -1,4 +1,4 @@
-"""The alerts as other loaders take them: nothing lost on the way, and within what each loader accepts."""
+"""The alerts in the formats of other loaders: complete, and within the limits of each loader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESOURCES: Final[list[dict[str, Any]]] = AZURE["resources"]
 BY_SEVERITY: Final = {"critical": 0, "warning": 2, "info": 3}
 
 EXPRESSION: Final = re.compile(r"\[(?!\[).*\]", re.DOTALL)
-"""What ARM evaluates instead of taking it as it stands."""
+"""Texts that ARM evaluates instead of keeping them as they are."""
 
 DURATION: Final = {"type": "string", "pattern": r"^PT(?=\d)(\d+H)?(\d+M)?(\d+S)?$"}
 NAMED: Final = {"type": "string", "pattern": "^[a-zA-Z_:][a-zA-Z0-9_:]*$"}
@@ -78,11 +78,11 @@ SCHEMA: Final = {
     "required": ["type", "apiVersion", "name", "location", "properties"],
     "additionalProperties": False,
 }
-"""A rule group, after Microsoft's resource schema and the limits that `deploy/loaders.py` names the sources of."""
+"""The schema of a rule group, after Microsoft's resource schema and the limits that `deploy/loaders.py` cites."""
 
 
 def group_name(resource: dict[str, Any]) -> str:
-    """The name of a rule group as it is without a cluster."""
+    """Return the name of a rule group without its cluster."""
     match = re.fullmatch(r"\[concat\('([^']+)', variables\('suffix'\)\)\]", resource["name"])
     assert match, resource["name"]
     return match[1]
@@ -96,7 +96,7 @@ def iso_seconds(duration: str) -> int:
 
 
 def back(resource: dict[str, Any]) -> dict[str, Any]:
-    """A rule group of the template as Prometheus writes it."""
+    """Return a rule group of the template in Prometheus' format."""
     return {
         "name": group_name(resource),
         "interval": f"{iso_seconds(resource['properties']['interval'])}s",
@@ -110,7 +110,7 @@ def back(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(group: dict[str, Any]) -> dict[str, Any]:
-    """A rule group with durations in seconds and without the line ends of YAML's blocks."""
+    """Return a rule group with durations in seconds and without the line ends of YAML's blocks."""
     return {
         "name": group["name"],
         "interval": seconds(group.get("interval", "1m")),
@@ -125,7 +125,7 @@ def plain(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def strings(value: object) -> list[str]:
-    """Every text in a JSON value, keys aside."""
+    """Yield every text in a JSON value, except for keys."""
     if isinstance(value, dict):
         return [text for member in value.values() for text in strings(member)]
     if isinstance(value, list):
@@ -142,12 +142,12 @@ def promtool_finds_nothing(groups: list[dict[str, Any]], folder: Path) -> None:
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
 def test_a_file_for_another_loader_is_current(path: Path) -> None:
-    """Each file is what `make generate` makes of the rules as they are now."""
+    """Each file is what `make generate` makes of the current rules."""
     assert path.read_text(encoding="utf-8") == MADE[path](RULES)
 
 
-def test_the_operator_gets_every_rule_as_it_is() -> None:
-    """The PrometheusRule holds the same groups, and has a name and a label to be found by."""
+def test_the_operator_gets_every_rule_unchanged() -> None:
+    """The PrometheusRule has the same groups, and a name and a label for selectors."""
     assert OPERATOR["spec"] == {"groups": GROUPS}
     assert (OPERATOR["apiVersion"], OPERATOR["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert OPERATOR["metadata"] == {
@@ -156,21 +156,21 @@ def test_the_operator_gets_every_rule_as_it_is() -> None:
     }
 
 
-def test_azure_gets_every_rule_once_and_as_it_is() -> None:
-    """Converted back, the rule groups are those of the rules: expressions, durations, labels, texts and order."""
+def test_azure_gets_every_rule_once_and_unchanged() -> None:
+    """Converted back, the rule groups are those of the rules: expressions, durations, labels, texts, and order."""
     assert [plain(back(resource)) for resource in RESOURCES] == [plain(group) for group in GROUPS]
 
 
 @pytest.mark.peer("promtool")
-def test_promtool_takes_what_the_other_loaders_get(tmp_path: Path) -> None:
-    """promtool finds nothing to say about the groups out of each file, not even as lint."""
+def test_promtool_accepts_the_rules_of_the_other_loaders(tmp_path: Path) -> None:
+    """promtool accepts the groups of each file without a warning."""
     promtool_finds_nothing(OPERATOR["spec"]["groups"], tmp_path)
     promtool_finds_nothing([back(resource) for resource in RESOURCES], tmp_path)
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=group_name)
-def test_a_rule_group_is_what_azure_takes(resource: dict[str, Any]) -> None:
-    """Members, names, lengths, durations and the number of rules are within the limits that Microsoft names."""
+def test_a_rule_group_is_valid_for_azure(resource: dict[str, Any]) -> None:
+    """Members, names, lengths, durations, and the number of rules are within Microsoft's limits."""
     jsonschema.Draft202012Validator(SCHEMA).validate(resource)
     assert re.fullmatch(r"[^:@/#{}%&+*<>?]+", group_name(resource))
     assert 60 <= iso_seconds(resource["properties"]["interval"]) <= 15 * 60
@@ -180,8 +180,8 @@ def test_a_rule_group_is_what_azure_takes(resource: dict[str, Any]) -> None:
             assert iso_seconds(rule.get("for", "PT1M")) % 60 == 0
 
 
-def test_azure_gets_our_severity() -> None:
-    """Every alert has the severity of Azure's that its label means."""
+def test_azure_gets_the_severity_of_the_label() -> None:
+    """Every alert has the Azure severity that matches its label."""
     alerts = [rule for resource in RESOURCES for rule in resource["properties"]["rules"] if "alert" in rule]
     assert {(rule["labels"]["severity"], rule["severity"]) for rule in alerts} == set(BY_SEVERITY.items())
 
@@ -192,8 +192,9 @@ def test_the_names_of_rule_groups_differ() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_recorded_series_comes_before_what_reads_it() -> None:
-    """Within a group a rule reads what rules before it, or it itself, recorded; other groups run at any time anyhow."""
+def test_a_recorded_series_comes_before_its_readers() -> None:
+    """Within a group a rule reads only series that earlier rules, or it itself, recorded; other groups run at any
+    time."""
     for resource in RESOURCES:
         rules = resource["properties"]["rules"]
         places = {rule["record"]: place for place, rule in enumerate(rules) if "record" in rule}
@@ -203,7 +204,7 @@ def test_a_recorded_series_comes_before_what_reads_it() -> None:
 
 
 def test_the_template_declares_what_it_uses() -> None:
-    """Expressions of ARM name parameters and variables that are declared, each of them is used, and no rule is one."""
+    """Expressions of ARM name declared parameters and variables, each of them is used, and no rule is an expression."""
     expressions = [text for text in strings(AZURE) if EXPRESSION.fullmatch(text)]
     for kind in ("parameters", "variables"):
         named = {name for text in expressions for name in re.findall(rf"{kind}\('(\w+)'\)", text)}
@@ -215,8 +216,8 @@ def test_the_template_declares_what_it_uses() -> None:
     assert [text for text in own if text.startswith("[")] == []
 
 
-def test_what_arm_would_evaluate_is_refused() -> None:
-    """A rule whose text begins like one of ARM's expressions ends the conversion with a sentence."""
+def test_text_that_arm_would_evaluate_is_rejected() -> None:
+    """A rule with a text that begins like an ARM expression ends the conversion with a message."""
     rule = {"record": "a:b:c", "expr": "[1]"}
     with pytest.raises(ValueError, match="ARM would evaluate this text"):
         azure_monitor(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
@@ -226,21 +227,21 @@ def test_what_arm_would_evaluate_is_refused() -> None:
     ("duration", "iso"),
     [("30s", "PT30S"), ("1m", "PT1M"), ("90m", "PT1H30M"), ("1h30m", "PT1H30M"), ("1d", "PT24H"), ("0s", "PT0S")],
 )
-def test_a_duration_stays_as_long(duration: str, iso: str) -> None:
-    """Prometheus' durations become ISO 8601's of the same length."""
+def test_a_duration_keeps_its_length(duration: str, iso: str) -> None:
+    """Prometheus' durations become ISO 8601 durations of the same length."""
     assert iso_duration(duration) == iso
     assert iso_seconds(iso) == seconds(duration)
 
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "5m!", "500ms", "1y"])
-def test_what_is_no_duration_of_whole_seconds_is_refused(text: str) -> None:
-    """Anything else ends with a sentence."""
+def test_a_duration_without_whole_seconds_is_rejected(text: str) -> None:
+    """Any other text ends the conversion with a message."""
     with pytest.raises(ValueError, match="is not a duration"):
         seconds(text)
 
 
-def test_the_dashboards_for_the_operator_are_those_there_are() -> None:
-    """Each object names a file of a dashboard as the key of the one ConfigMap, and is named as the dashboard is."""
+def test_the_operator_gets_every_dashboard() -> None:
+    """Each object names a dashboard's file as the key of the one ConfigMap, and has the dashboard's name."""
     folder = ALERTS.parent / "dashboards"
     objects = list(yaml.safe_load_all((folder / "grafana-operator.yaml").read_text(encoding="utf-8")))
     assert {shown["kind"] for shown in objects} == {"GrafanaDashboard"}

@@ -1,6 +1,7 @@
-"""The deb and the rpm: what is in them, their scripts, what they need, and what is made of the commands for them.
+"""The deb and the rpm: their content, scripts, and requirements, and what is generated from the commands for them.
 
-`make -C tests packages` installs them in fresh roots; here is what a change of settings, commands or paths would break.
+`make -C tests packages` installs them in fresh roots; these tests find what a change of settings, commands, or paths
+would break.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ FORMATS: Final[tuple[Format, ...]] = ("deb", "rpm")
 MAINTAINER_SCRIPTS: Final = [(form, name) for form in FORMATS for name in SCRIPTS[form].values()]
 
 
-# -- what goes where
+# -- content
 
 
 def made(form: Format, folder: Path) -> list[Entry]:
-    """The entries of a package, with what `build` makes for it in `folder`."""
+    """Return the entries of a package, with what `build` makes for it in `folder`."""
     for name, content in files(form, package_version(__version__), datetime(2026, 1, 2, tzinfo=UTC)).items():
         (folder / name).write_bytes(content)
     (folder / "program").mkdir()
@@ -57,7 +58,7 @@ def made(form: Format, folder: Path) -> list[Entry]:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_unit_starts_what_the_package_installs(form: Format, tmp_path: Path) -> None:
-    """Command, settings and folders of the unit are those of the package, and every source is there."""
+    """Command, settings, and directories of the unit are those of the package, and every source exists."""
     held = {entry.target: entry for entry in made(form, tmp_path)}
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE))
     assert unit["ExecStart"] == f"{COMMAND} run"
@@ -70,7 +71,7 @@ def test_the_unit_starts_what_the_package_installs(form: Format, tmp_path: Path)
     assert held[SETTINGS].kind == "dir"
     assert f"/etc/{unit['ConfigurationDirectory']}" == SETTINGS == os.path.dirname(hold_place("linux"))
     assert unit["EnvironmentFile"] == f"-{SETTINGS}/environment"
-    # DynamicUser= makes the state folder, and a package that owned it would be in its way.
+    # DynamicUser= creates the state directory; a package that owned it would conflict.
     state = f"/var/lib/{unit['StateDirectory']}"
     assert [target for target in held if target.startswith("/var")] == []
     assert all(place in script("deb", "postrm", "1") for place in (state, f"/var/lib/private/{unit['StateDirectory']}"))
@@ -90,7 +91,7 @@ def test_the_unit_starts_what_the_package_installs(form: Format, tmp_path: Path)
     ],
 )
 def test_a_version_is_ordered_as_python_orders_it(version: str, expected: str) -> None:
-    """What comes before a release in Python's order comes before it in dpkg's and rpm's: behind a tilde."""
+    """A pre-release is older than its release for dpkg and rpm too: it has a tilde."""
     assert package_version(version) == expected
 
 
@@ -100,8 +101,8 @@ def test_the_files_are_named_as_their_tools_name_them() -> None:
     assert file_name("rpm", "0.1.0", "arm64") == f"{NAME}-0.1.0-1.aarch64.rpm"
 
 
-def test_what_is_packed_is_the_same_every_time(tmp_path: Path) -> None:
-    """Nothing that is made for a package tells when or where it was made."""
+def test_packages_are_reproducible(tmp_path: Path) -> None:
+    """No generated file of a package depends on the time or place of the build."""
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     made("deb", tmp_path / "one")
@@ -122,8 +123,8 @@ def test_the_configuration_names_every_section() -> None:
     assert heads == list(SECTIONS)
 
 
-def test_what_the_configuration_keeps_behind_a_sign_is_valid(tmp_path: Path) -> None:
-    """With every setting uncommented the file is valid, and those said to be defaults are."""
+def test_commented_settings_are_valid(tmp_path: Path) -> None:
+    """With every setting uncommented the file is valid, and those documented as defaults are the defaults."""
     text = CONFIG.read_text(encoding="utf-8")
     uncommented, count = re.subn(r"^# ([a-z_]+ = |\[+[a-z])", r"\1", text, flags=re.MULTILINE)
     assert count > 10
@@ -147,22 +148,22 @@ def test_what_the_configuration_keeps_behind_a_sign_is_valid(tmp_path: Path) -> 
 
 @pytest.mark.peer("shellcheck")
 @pytest.mark.parametrize(("form", "name"), MAINTAINER_SCRIPTS)
-def test_shellcheck_has_nothing_to_say_about_a_script(form: Format, name: str) -> None:
-    """Each script as it is packed, with what all have in common before it."""
+def test_shellcheck_accepts_each_script(form: Format, name: str) -> None:
+    """Each script as it is packed, with the common part before it."""
     command = [need("shellcheck"), "--shell=sh", "-"]
     done = subprocess.run(command, input=script(form, name, "1.0"), text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_every_script_is_packed() -> None:
-    """The folder has what the formats call for, and no other."""
+    """The folder has the scripts that the formats call, and no other."""
     named = {f"{form}-{name}.sh" for form, name in MAINTAINER_SCRIPTS} | {"common.sh"}
     assert {path.name for path in SCRIPTS_FOLDER.iterdir()} == named
     assert all("@VERSION@" not in script(form, name, "1.0") for form, name in MAINTAINER_SCRIPTS)
 
 
 def run_script(text: str, *arguments: str, **environ: str) -> tuple[int, str]:
-    """A script's exit code, and what it says."""
+    """Run a script; return its exit code and output."""
     done = subprocess.run(
         ["/bin/sh", "-c", text, "script", *arguments],
         stdout=subprocess.PIPE,
@@ -175,8 +176,8 @@ def run_script(text: str, *arguments: str, **environ: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_downgrade_is_refused_before_anything_changes() -> None:
-    """preinst compares as dpkg does: a pre-release is older, and the version that is there may be installed again."""
+def test_a_downgrade_is_rejected_before_anything_changes() -> None:
+    """preinst compares as dpkg does: a pre-release is older, and the installed version may be installed again."""
     if shutil.which("dpkg") is None:
         pytest.skip("dpkg is not installed here")
     text = script("deb", "preinst", "1.10.0")
@@ -200,13 +201,14 @@ def test_a_downgrade_is_refused_before_anything_changes() -> None:
         ("deb", "postinst", ("triggered", "x")),
     ],
 )
-def test_an_upgrade_lets_the_old_agent_run(form: Format, name: str, arguments: tuple[str, ...]) -> None:
-    """Until postinst restarts it no script touches the service."""
+def test_an_upgrade_keeps_the_old_agent_running(form: Format, name: str, arguments: tuple[str, ...]) -> None:
+    """Until postinst restarts it, no script touches the service."""
     assert run_script(script(form, name, "1.0"), *arguments) == (0, "")
 
 
 def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
-    """What the scripts say of settings in a folder, by this checkout's program, without setpriv, which needs root."""
+    """Return what the scripts print about settings in a directory, with this checkout's program, and without setpriv,
+    which needs root."""
     (tools := tmp_path / "bin").mkdir()
     for tool in ("grep", "sed"):
         (tools / tool).symlink_to(shutil.which(tool) or "")
@@ -226,7 +228,7 @@ def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
         ("", "SCHEDULED_EVENTS_APPROVAL_MODE=en\\\nforce\nOTEL_LOG_LEVEL=info\\\n", ""),
         ("", "  SCHEDULED_EVENTS_APPROVAL_MODE=always\n", "SCHEDULED_EVENTS_APPROVAL_MODE: expected"),
         ("", "# x\nPATH=/nowhere\nSCHEDULED_EVENTS_SOURCE_VM_NAME=$(:>{folder}/run)`:>{folder}/run`\n", ""),
-        # What systemd hands over is not there yet: the unit says itself what is wrong.
+        # The files from systemd don't exist yet: the unit itself reports what is wrong.
         ('[event_hubs]\nconnection_string_file = "/run/credentials/azse.service/event-hubs"\n', None, ""),
     ],
     ids=[
@@ -241,10 +243,10 @@ def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
         "credential",
     ],
 )
-def test_the_service_is_started_with_valid_settings_alone(
+def test_the_service_starts_only_with_valid_settings(
     config: str, environment: str | None, expected: str, tmp_path: Path
 ) -> None:
-    """The scripts check what the unit would read, run nothing of it, and say what is wrong and what to do."""
+    """The scripts check what the unit would read, run none of it, and print what is wrong and what to do."""
     (settings := tmp_path / "settings").mkdir()
     (settings / "config.toml").write_text(config, encoding="utf-8")
     if environment is not None:
@@ -261,10 +263,10 @@ def test_the_service_is_started_with_valid_settings_alone(
 
 
 @pytest.mark.parametrize(("recorded", "readable"), [("", False), ("daemon no-such-group", True)])
-def test_what_the_units_groups_can_read_is_valid(recorded: str, readable: bool) -> None:
-    """A key that is open to a group which a drop-in gives the unit is no reason to leave the service as it is."""
+def test_a_file_readable_for_the_units_group_is_accepted(recorded: str, readable: bool) -> None:
+    """A key that is readable for a group of the unit's drop-in doesn't keep the service from starting."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("needs root and setpriv to be somebody else")
+        pytest.skip("needs root and setpriv to change the user")
     with tempfile.TemporaryDirectory() as name:
         (folder := Path(name)).chmod(0o755)
         programs = {"systemctl": f"echo '{recorded}'", "program": 'exec cat "$SCHEDULED_EVENTS_CONFIG_FILE"'}
@@ -279,8 +281,8 @@ def test_what_the_units_groups_can_read_is_valid(recorded: str, readable: bool) 
     assert (code == 0) == readable, said
 
 
-def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None:
-    """One that stayed from an installation by pip is named; a masked unit and none are no such thing."""
+def test_a_unit_that_overrides_the_packages_is_reported(tmp_path: Path) -> None:
+    """A unit that remains from a pip installation is named; a masked unit or none isn't."""
     common = (SCRIPTS_FOLDER / "common.sh").read_text(encoding="utf-8")
     text = f"{common}\nlocal_units={tmp_path}\nwarn_about_local_unit"
     assert run_script(text) == (0, "")
@@ -295,11 +297,11 @@ def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None
     assert "warn_about_local_unit\n" in script("rpm", "post", "1").partition("# %post:")[2]
 
 
-# -- what they need
+# -- requirements
 
 
 def compiled(name: str) -> tuple[Path, tuple[int, int]]:
-    """A compiled module of a wheel, and the glibc that its tag promises to do with."""
+    """Create a compiled module of a wheel, with the oldest glibc that its tag promises."""
     wheel = distribution(name)
     tags = re.findall(r"manylinux_(\d+)_(\d+)", wheel.read_text("WHEEL") or "")
     if not tags:
@@ -309,8 +311,8 @@ def compiled(name: str) -> tuple[Path, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", ["msgspec", "aiohttp", "multidict"])
-def test_the_c_library_is_measured(name: str, tmp_path: Path) -> None:
-    """A module of a manylinux wheel needs no newer glibc than its tag says, and an older one than none."""
+def test_the_required_glibc_is_measured(name: str, tmp_path: Path) -> None:
+    """A module of a manylinux wheel needs no newer glibc than its tag's, and none needs less than an old one."""
     module, promised = compiled(name)
     shutil.copy(module, tmp_path / "module.so")
     needs = measure(tmp_path)
@@ -319,8 +321,8 @@ def test_the_c_library_is_measured(name: str, tmp_path: Path) -> None:
     assert any(re.fullmatch(r"libc\.so\.6\(GLIBC_[\d.]+\)\(64bit\)", line) for line in needs.rpm())
 
 
-def test_a_library_that_is_brought_is_not_needed_but_by_the_program(tmp_path: Path) -> None:
-    """The program starts before anything says where its libraries are; the modules come later."""
+def test_a_bundled_library_is_required_only_by_the_program(tmp_path: Path) -> None:
+    """The program starts before its library path is set; the modules are loaded later."""
     module, _ = compiled("msgspec")
     (inside := tmp_path / "_internal").mkdir()
     shutil.copy(module, inside / "module.so")
@@ -335,8 +337,8 @@ def test_a_library_that_is_brought_is_not_needed_but_by_the_program(tmp_path: Pa
     assert set(measure(tmp_path).symbols) == needed
 
 
-def test_needs_are_told_to_each_format() -> None:
-    """Versions are ordered as numbers, and a library of no known package is an error."""
+def test_requirements_are_written_for_each_format() -> None:
+    """Versions are ordered as numbers, and a library of an unknown package is an error."""
     needs = Needs("amd64", {"libc.so.6": "GLIBC_2.9", "libm.so.6": "GLIBC_2.27", "libz.so.1": ""})
     assert needs.glibc == "2.27"
     assert needs.debian() == ["libc6 (>= 2.27)", "zlib1g"]
@@ -345,8 +347,8 @@ def test_needs_are_told_to_each_format() -> None:
         Needs("amd64", {"libc.so.6": "GLIBC_2.9", "libX11.so.6": ""}).debian()
 
 
-def test_a_folder_without_programs_is_refused(tmp_path: Path) -> None:
-    """Nothing is measured of nothing."""
+def test_a_folder_without_programs_is_rejected(tmp_path: Path) -> None:
+    """An empty folder has no requirements to measure."""
     (tmp_path / "text").write_text("no ELF file")
     with pytest.raises(NeedsError, match="expected files of one machine"):
         measure(tmp_path)
@@ -361,8 +363,8 @@ def all_commands() -> Iterator[Command]:
         yield from command.actions
 
 
-def test_the_manual_page_tells_every_command_flag_and_setting() -> None:
-    """Each command, each flag of its own, each setting with its variable, and what the shipped files are."""
+def test_the_manual_page_lists_every_command_flag_and_setting() -> None:
+    """Each command, each of its flags, each setting with its variable, and the shipped files."""
     page = manual.page(__version__, date(2026, 1, 2)).replace("\\-", "-").replace("\\(aq", "'")
     assert [command.name for command in commands()] == list(COMMANDS)
     for command in commands():
@@ -393,7 +395,7 @@ def test_the_manual_page_tells_every_command_flag_and_setting() -> None:
 
 
 def completed(*words: str) -> set[str]:
-    """What the function for bash offers for the last of the words."""
+    """Return what bash's completion function offers for the last word."""
     shown = " ".join(f"'{word}'" for word in (NAME, *words))
     call = f"COMP_WORDS=({shown}); COMP_CWORD={len(words)}; _azure_scheduled_events_exporter"
     call += "; printf '%s\\n' \"${COMPREPLY[@]}\""
@@ -404,7 +406,7 @@ def completed(*words: str) -> set[str]:
 
 
 def test_bash_completes_every_command_and_flag() -> None:
-    """What is offered is what the parsers know, and nothing that they refuse."""
+    """It offers everything that the parsers accept, and nothing that they reject."""
     assert completed("") == {*COMMANDS, "--help", "--version"}
     assert completed("rep") == {"replay"}
     for command in commands():
@@ -419,7 +421,7 @@ def test_bash_completes_every_command_and_flag() -> None:
     assert completed("tail", "--format", "=", "js") == {"json"}
 
 
-def test_zsh_and_fish_know_every_flag() -> None:
+def test_zsh_and_fish_complete_every_flag() -> None:
     """Their files name each flag of each command (`make -C tests packages` asks the shells themselves)."""
     zsh, fish = completion.zsh(), completion.fish()
     for command in all_commands():
@@ -428,8 +430,8 @@ def test_zsh_and_fish_know_every_flag() -> None:
             assert flag.spelling == "--help" or f"-l {flag.spelling.removeprefix('--')} " in fish
 
 
-def test_a_real_bash_completes(tmp_path: Path) -> None:
-    """On a terminal the tabulator brings a flag, its value behind a sign, and the name of a file."""
+def test_an_interactive_bash_completes(tmp_path: Path) -> None:
+    """On a terminal, the tab key completes a flag, its value after an equals sign, and a file name."""
     (tmp_path / "recording.jsonl").touch()
     (tmp_path / "completion").write_text(completion.bash(), encoding="utf-8")
     leader, terminal = os.openpty()
@@ -453,7 +455,7 @@ def test_a_real_bash_completes(tmp_path: Path) -> None:
 
 
 def heard(terminal: int, expected: str, seconds: float = 30.0) -> None:
-    """Read what a terminal shows until it shows this."""
+    """Read the terminal's output until it contains this."""
     shown = ""
     end = time.monotonic() + seconds
     while expected not in shown and time.monotonic() < end:

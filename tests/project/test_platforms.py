@@ -1,4 +1,4 @@
-"""The locks on every platform, without the network: `make -C deploy platforms` asks it for the wheels."""
+"""The locks on every platform, without the network: `make -C deploy platforms` looks up the wheels there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HASH: Final = re.compile(r"--hash=sha256:[0-9a-f]{64}(?![0-9a-f])")
 
 
 def entries(name: str) -> dict[str, tuple[Requirement, int]]:
-    """Each requirement of a lock by its name, with the number of its hashes."""
+    """Return each requirement of a lock by its name, with the number of its hashes."""
     text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
     found = [one for one in re.split(r"\n(?=\S)", text) if not one.startswith("#")]
     asked = [(Requirement(one.split("\\")[0]), len(HASH.findall(one))) for one in found]
@@ -46,8 +46,8 @@ def entries(name: str) -> dict[str, tuple[Requirement, int]]:
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_locks_have_one_version_and_hashes_of_all_that_applies(machine: str, version: str) -> None:
-    """On each platform and Python all that applies is one version with a hash; Windows alone has pywin32."""
+def test_the_locks_have_one_version_with_hashes_per_platform(machine: str, version: str) -> None:
+    """On each platform and Python, every requirement has one version with a hash; only Windows has pywin32."""
     there = MACHINES[machine] | {
         "python_version": version,
         "python_full_version": f"{version}.0",
@@ -66,8 +66,8 @@ def test_the_locks_have_one_version_and_hashes_of_all_that_applies(machine: str,
         assert ("pywin32" in applies) is (machine.startswith("Windows") and lock == "constraints.txt")
 
 
-def test_the_pythons_are_those_that_the_project_names() -> None:
-    """The check asks for every Python of the classifiers, from the oldest that is allowed."""
+def test_the_check_covers_the_supported_pythons() -> None:
+    """The check covers every Python of the classifiers, from the oldest supported one."""
     versions = [Version(one) for one in platforms.pythons()]
     assert versions == sorted(versions)
     assert str(versions[0]) == "3.11"

@@ -1,4 +1,4 @@
-"""The README: short, the two commands first, and each of them works as described."""
+"""The README: short, with the two commands first, and each of them works as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release is made of: its version, its notes, its files and their sums."""
+"""A release: its version, its notes, its files, and their checksums."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_the_notes_are_the_section_of_the_version() -> None:
         (CHANGELOG.replace("1.1.0", "1.2.0"), "1.2.0", "", r"has 2 sections ## \[1.2.0\]"),
     ],
 )
-def test_what_does_not_agree_is_not_released(changelog: str, version: str, tag: str, why: str) -> None:
-    """Tag, version and CHANGELOG name one release with a date and with text, or there are no notes, and a sentence."""
+def test_inconsistent_versions_are_not_released(changelog: str, version: str, tag: str, why: str) -> None:
+    """Tag, version, and CHANGELOG name one release with a date and with text, else there is an error and no notes."""
     with pytest.raises(notes.NotReleasable, match=why):
         notes.notes(changelog, version, tag=tag)
 
@@ -82,7 +82,7 @@ def test_what_does_not_agree_is_not_released(changelog: str, version: str, tag: 
     ],
 )
 @pytest.mark.parametrize("tag", ["", "v1.2.0"])
-def test_text_that_no_release_would_contain_is_not_left_behind(unreleased: str, tag: str) -> None:
+def test_unreleased_text_above_the_version_stops_the_release(unreleased: str, tag: str) -> None:
     """Text under `[Unreleased]`, in any spelling, or in any section above the version's stops the release."""
     text = CHANGELOG.replace("## [Unreleased]\n", unreleased)
     with pytest.raises(notes.NotReleasable, match=r"has text that release 1\.2\.0 would leave out: move it to ## \[1"):
@@ -90,13 +90,13 @@ def test_text_that_no_release_would_contain_is_not_left_behind(unreleased: str, 
 
 
 def test_text_under_unreleased_below_the_version_stops_the_release() -> None:
-    """Wherever that section is."""
+    """In any position of that section."""
     with pytest.raises(notes.NotReleasable, match=r"section \[Unreleased\] has text"):
         notes.notes(CHANGELOG.replace("[1.1.0] - 2025-12-01", "[Unreleased]"), "1.2.0")
 
 
 def checkout(folder: Path, changelog: str) -> Path:
-    """What `make -C deploy notes` needs of a checkout, with this CHANGELOG."""
+    """Create what `make -C deploy notes` needs of a checkout, with this CHANGELOG."""
     for name in (".ci/venv.mk", "deploy/Makefile", "deploy/__init__.py", "deploy/notes.py", "exporter/__init__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((ROOT / name).read_bytes())
@@ -111,7 +111,7 @@ def make_notes(folder: Path, tag: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_make_notes_prints_those_of_this_version(tmp_path: Path) -> None:
-    """Of a CHANGELOG with this version's section; the name of a tag is compared, never run."""
+    """For a CHANGELOG with this version's section; the tag's name is compared, never run."""
     hostile = f"$(touch {tmp_path}/run)`touch {tmp_path}/run`"
     folder = checkout(tmp_path / "checkout", CHANGELOG.replace("1.2.0", __version__))
     for tag, code in (("", 0), (f"v{__version__}", 0), (hostile, 2)):
@@ -123,7 +123,7 @@ def test_make_notes_prints_those_of_this_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tag", ["", f"v{__version__}"])
 def test_make_notes_fails_while_unreleased_has_text(tmp_path: Path, tag: str) -> None:
-    """With a sentence, and without any notes: the text would be in no release's notes."""
+    """It prints an error and no notes: no release's notes would contain the text."""
     changelog = CHANGELOG.replace("1.2.0", __version__).replace("[Unreleased]\n", "[Unreleased]\n\n- Not yet out.\n")
     done = make_notes(checkout(tmp_path, changelog), tag)
     assert (done.returncode, done.stdout) == (2, "")
@@ -141,8 +141,8 @@ def test_the_changelog_can_become_that_of_a_release(tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
-def test_the_version_stands_in_one_place() -> None:
-    """pyproject.toml takes it from the package, and every file that a page names with a version has this one."""
+def test_the_version_is_defined_once() -> None:
+    """pyproject.toml reads it from the package, and every file name with a version in the pages has this one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
     assert project["tool"]["hatch"]["version"] == {"path": "exporter/__init__.py"}
@@ -152,7 +152,7 @@ def test_the_version_stands_in_one_place() -> None:
     assert named == {__version__}
 
 
-def test_the_project_says_where_it_lives() -> None:
+def test_the_project_urls_are_in_the_repository() -> None:
     """The addresses that PyPI shows begin with that of the repository."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     assert set(urls) == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
@@ -160,15 +160,15 @@ def test_the_project_says_where_it_lives() -> None:
 
 
 def release(folder: Path) -> Path:
-    """A folder with each artefact, and one that a build left."""
+    """Create a folder with each artefact, and one temporary file of a build."""
     (folder / "azure-scheduled-events-exporter").mkdir(parents=True)
     for name in checksums.names(__version__):
         (folder / name).write_bytes(name.encode())
     return folder
 
 
-def test_a_release_is_whole_or_none(tmp_path: Path) -> None:
-    """A file that is missing, of another version, or of nothing that is known, is named."""
+def test_a_release_has_every_file_and_no_other(tmp_path: Path) -> None:
+    """A file that is missing, of another version, or unknown is named."""
     folder = release(tmp_path / "dist")
     checksums.judge(folder, __version__)
     (folder / "THIRD-PARTY-LICENCES.txt").rename(folder / "notes.txt")
@@ -178,8 +178,8 @@ def test_a_release_is_whole_or_none(tmp_path: Path) -> None:
         checksums.judge(folder, "9.9.9")
 
 
-def test_the_sums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
-    """`sha256sum --check` is content with the files, and is not with one that was changed; written twice, the same."""
+def test_sha256sum_reads_the_sums(tmp_path: Path) -> None:
+    """`sha256sum --check` accepts the files, and rejects a changed one; written twice, the result is the same."""
     folder = release(tmp_path / "dist")
     written = checksums.write(folder)
     assert written == checksums.write(folder)
@@ -194,7 +194,7 @@ def test_the_sums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
 
 
 def test_the_page_names_each_file_of_a_release() -> None:
-    """docs/releasing.md's table has each artefact, and says what it is."""
+    """docs/releasing.md's table has each artefact with a description."""
     text = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\S+)` \| (.*?) \|", text, re.MULTILINE))
     recorded = {name.replace("{version}", "VERSION"): what for name, what in checksums.ARTEFACTS.items()}

