@@ -87,7 +87,7 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
     for number in range(size):
         where = {"job": "fleet", **fleet_labels(number)}
         kind = kind_of(number)
-        data_state = {"warming": 1, "blind": 2, "down": 3}.get(kind, 0)
+        data_state = {"warming": 1, "stale": 2, "down": 3}.get(kind, 0)
         seen[recorded("fleet", "up:vms", where | {"data_state": str(data_state)})] += 1
         if kind in ("soon", "later", "started", "terminated"):
             words = {"event_type": "Freeze" if kind == "started" else "Reboot", "event_status": "Scheduled"}

@@ -1,4 +1,4 @@
-"""What holds for every test: on which system it runs, how hard the properties are tried, what the collector leaves."""
+"""Settings for every test: on which systems it runs, the effort of property tests, and garbage collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.effort import LONG, PROFILE, Tried, examples
 from tests.support.systems import WINDOWS, under_wine
 
-os.environ.pop("INVOCATION_ID", None)  # of a CI runner or a desktop terminal: the agent would take itself for a service
+os.environ.pop("INVOCATION_ID", None)  # of a CI runner or a desktop terminal: the agent would detect a service
 settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=examples(60))
 settings.register_profile(
     "long",
@@ -28,7 +28,7 @@ settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what another system has to judge, each with the sentence of its mark. No skip of these is a missing peer."""
+    """Skip the tests of another system, each with the reason of its mark. No such skip is a missing peer."""
     elsewhere = ["linux"] if WINDOWS else ["windows"]
     if under_wine():
         elsewhere.append("not_wine")
@@ -41,8 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 SKIPPED: Final = {
-    "linux": "Linux alone:",
-    "windows": "runs on Windows alone: make -C tests windows",
+    "linux": "only on Linux:",
+    "windows": "only on Windows: make -C tests windows",
     "not_wine": "not judged under Wine:",
     "not_emulated": "not judged under QEMU's emulation:",
 }
@@ -51,15 +51,15 @@ SKIPPED: Final = {
 @settings(max_examples=1, database=None)
 @given(st.none())
 def _first_property(_nothing: None) -> None:
-    """Holds."""
+    """Pass."""
 
 
 def pytest_collection_finish() -> None:
     """Keep the collected tests and their modules out of every later garbage collection.
 
     A full one takes 0.3 s otherwise, and the tests of the Event Hubs SDK ask for hundreds. Before the first property
-    Hypothesis asks the collector who holds its own random numbers, and the collector does not name what is kept out:
-    from Python 3.14 on, where a call holds nothing beside, that is a warning. So the first property comes before.
+    Hypothesis asks the collector for the owners of its random numbers, and the collector does not name frozen objects.
+    From Python 3.14 on, a call holds no other reference, so that is a warning. So the first property comes before.
     """
     _first_property()
     gc.collect()
@@ -67,11 +67,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What `tests.properties` adds up."""
+    """Print the counts that `tests.properties` adds up."""
     if LONG:
         terminalreporter.write_line(f"tried {Tried.examples} examples of {Tried.steps} steps")
 
 
-# What a shell starts in the background ignores Ctrl-C, and so does all that it starts; the tests send it.
+# A process that a shell starts in the background ignores Ctrl-C, and so do its children; the tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

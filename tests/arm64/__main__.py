@@ -1,11 +1,11 @@
 """The demo and the fast tests on arm64: `python -m tests.arm64 [--workers N] [TESTS…]`.
 
-In a Debian bookworm for arm64 whose programs QEMU runs one by one (user emulation: this machine's kernel, that
-architecture's C library, Python, SQLite and OpenSSL, and its wheels by deploy/constraints.txt). The Debian is made once
-and kept in `~/.cache` (1 GB); the checkout is seen through a layer in memory, so that nothing of it is changed. As root
-on a Debian it installs debootstrap and QEMU with apt-get. Linux 6.7 or newer.
-What a processor that is emulated can't judge is marked `not_emulated`, with the reason.
-Exit code 0: all passed; 1: something failed; 2: something is missing.
+They run in a Debian bookworm for arm64, and QEMU runs its programs one by one (user emulation: this machine's kernel,
+that architecture's C library, Python, SQLite, and OpenSSL, and its wheels by deploy/constraints.txt). The Debian is
+made once and kept in `~/.cache` (1 GB); the checkout is seen through a layer in memory, so that it isn't changed. As
+root on a Debian it installs debootstrap and QEMU with apt-get. Needs Linux 6.7 or newer. Tests that an emulated
+processor can't run are marked `not_emulated`, with the reason. Exit code 0: all passed; 1: a test failed; 2: a
+requirement is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ARRIVED: Final = "Every record arrived in every output, with the same id."
 """The demo's last line."""
 PYTEST: Final = ("-p", "no:cacheprovider", "--color=no", "--tb=short", "-o", "faulthandler_timeout=600")
 EXAMPLES: Final = "0.1"
-"""PROPERTIES_TIMES: what holds in every world is looked for on amd64; here, whether it holds on arm64 at all."""
+"""PROPERTIES_TIMES: amd64 searches for failing examples; here, a few examples show whether the properties hold on
+arm64."""
 
 
 def main() -> int:
@@ -57,16 +58,16 @@ def main() -> int:
 
 
 def tests(workers: int, named: list[str]) -> str:
-    """The command that runs the tests that are named, or what the Makefile holds for the fast ones."""
+    """Return the command that runs the named tests, or the Makefile's command for the fast ones."""
     if named:
         return f"python -m pytest --numprocesses {workers} --dist worksteal -m 'not peer' {' '.join(named)}"
     return f"make --no-print-directory -o {VENV}/.test VENV={VENV} WORKERS={workers} test-fast"
 
 
 def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
-    """Run a script in the root, in the checkout; print how it ended, and what failed. True when all was well.
+    """Run a script in the root, in the checkout; print how it ended, and what failed. Return True if it passed.
 
-    Raises Missing when it could not be run.
+    Raises Missing if it could not be run.
     """
     began = time.monotonic()
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
         if line:
             print(f"       {line.strip('= ')}", flush=True)
     if not good:
-        print(f"       exit code {code}; all that was said is in {log}", flush=True)
+        print(f"       exit code {code}; the whole output is in {log}", flush=True)
     return good
 
 

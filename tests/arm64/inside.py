@@ -1,13 +1,14 @@
-"""A world of its own for one command of another architecture: `python inside.py READY GO ROOT [SOURCE] -- COMMAND…`.
+"""An isolated environment for one command of another architecture: `python inside.py READY GO ROOT [SOURCE] --
+COMMAND…`.
 
-Run by `tests.arm64.root`, which writes the maps of user and group ids when this says so. In user, mount and process
-namespaces of its own it registers QEMU for arm64 with a binfmt_misc of its own ([binfmt_misc], one per user namespace
-since Linux 6.7), so that nothing of the machine is changed and nothing is left behind: the kernel takes it all down
-with the last process.
+`tests.arm64.root` runs it, and writes the maps of user and group ids when this program asks for them. In separate user,
+mount, and process namespaces it registers QEMU for arm64 with its own binfmt_misc ([binfmt_misc], one per user
+namespace since Linux 6.7), so that the machine isn't changed and no mount remains: the kernel removes it all with the
+last process.
 
 With a SOURCE, which is then `/src`, both folders are seen through overlays in memory: the command may write everywhere,
-and neither is changed. READY and GO are file descriptors. Exit code: the command's; 125 with a sentence when the world
-could not be made.
+and neither is changed. READY and GO are file descriptors. Exit code: the command's; 125 with a message if the
+environment could not be made.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ NOT_MADE: Final = 125
 INTERPRETER: Final = "/usr/bin/qemu-aarch64-static"
 HEADER: Final = rb"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
 MASK: Final = rb"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
-"""A 64-bit little-endian ELF file of type 2 or 3 (the mask leaves the last bit out) for machine 183, AArch64."""
+"""A 64-bit little-endian ELF file of type 2 or 3 (the mask omits the last bit) for machine 183, AArch64."""
 FLAGS: Final = "FP"
-"""F: the kernel keeps QEMU open from now on, since the root has none; P: QEMU is told argv[0], by which a virtual
+"""F: the kernel keeps QEMU open from now on, since the root has none; P: QEMU gets argv[0], by which a virtual
 environment's Python finds its folder."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class NotMade(Exception):
-    """The world could not be made; the text says why."""
+    """The environment could not be made; the text has the reason."""
 
 
 def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: str | None = None) -> None:
-    """mount(2). Raises NotMade."""
+    """Call mount(2). Raises NotMade."""
     coded = [part.encode() if part is not None else None for part in (source, str(target), kind, options)]
     if _libc.mount(coded[0], coded[1], coded[2], ctypes.c_ulong(flags), coded[3]):
         code = ctypes.get_errno()
@@ -54,7 +55,7 @@ def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: 
 
 
 def leave(ready: int, go: int) -> None:
-    """Leave the machine's namespaces; whoever writes the id maps is told by a byte and answers with one."""
+    """Leave the machine's namespaces; notify the process that writes the id maps with a byte, and wait for its byte."""
     if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID):
         raise NotMade(f"unshare: {os.strerror(ctypes.get_errno())}")
     os.write(ready, b"1")
@@ -66,7 +67,7 @@ def leave(ready: int, go: int) -> None:
 
 
 def register(proc: Path) -> None:
-    """Tell the kernel to run arm64's programs by QEMU, in this user namespace and those below."""
+    """Make the kernel run arm64's programs with QEMU, in this user namespace and those below."""
     try:
         mount("binfmt_misc", proc / "sys/fs/binfmt_misc", "binfmt_misc")
     except NotMade as error:
@@ -76,7 +77,7 @@ def register(proc: Path) -> None:
 
 
 def layer(memory: Path, lower: Path, target: Path) -> None:
-    """Show `lower` at `target`, with what is changed kept in memory."""
+    """Mount `lower` at `target`, with changes kept in memory."""
     upper, work = memory / f"{target.name}-upper", memory / f"{target.name}-work"
     upper.mkdir()
     work.mkdir()
@@ -84,7 +85,7 @@ def layer(memory: Path, lower: Path, target: Path) -> None:
 
 
 def furnish(root: Path, source: Path | None) -> Path:
-    """Mount what the command needs; answers the root to change into."""
+    """Mount what the command needs; return the root to change into."""
     mount("none", Path("/"), None, MS_REC | MS_PRIVATE)
     if source is not None:
         memory = Path("/mnt")
@@ -130,8 +131,8 @@ def main(arguments: list[str]) -> int:
     except NotMade as error:
         print(error, file=sys.stderr)
         return NOT_MADE
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever waits for this does not leave it behind
-    first = os.fork()  # the namespace of processes is that of the children
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the process that waits for this one does not leave it behind
+    first = os.fork()  # the process namespace is that of the children
     if first:
         code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
         return code if code >= 0 else 128 - code

@@ -1,8 +1,8 @@
-"""A Debian for arm64 in a folder, with the agent's and its tests' dependencies, and how a command runs in it.
+"""A Debian for arm64 in a folder, with the dependencies of the agent and its tests, and a way to run commands in it.
 
-Debian's packages come by debootstrap, which checks the archive's signatures; the wheels by this machine's pip, the
-agent's own held by the hashes of deploy/constraints.txt, and are installed by the pip of that Debian. Made once, kept
-in `~/.cache`, and made anew when what it is made of has changed.
+debootstrap downloads Debian's packages and checks the archive's signatures. This machine's pip downloads the wheels
+(the agent's own checked by the hashes of deploy/constraints.txt), and the pip of that Debian installs them. It is made
+once, kept in `~/.cache`, and made again when its inputs change.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PYTHON: Final = "3.11"
 """The version of that Debian's Python."""
 PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "git", "iproute2", "make", "openssl", "procps")
 MARKERS: Final = {"platform_machine": "aarch64", "python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
-"""What differs there for the markers of requirements ([PEP 508]); all else is as here."""
+"""Differences for the markers of requirements ([PEP 508]); everything else is as here."""
 PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_24", "_2_28", "_2_34"))
-"""The tags of wheels that a glibc 2.36 takes."""
+"""The tags of wheels for glibc 2.36."""
 ELSEWHERE: Final = ("mypy", "ruff", "codespell", "import-linter", "types-", "grafana-foundation-sdk")
-"""Requirements of `test` whose answer is the same everywhere: they are asked on the machine of the developer."""
+"""Requirements of `test` with the same result on every architecture: they run on the developer's machine."""
 
 
 def make() -> Path:
-    """The root; what of it is there is used. To be called while `alone`. Raises Missing."""
+    """Return the root; existing parts are reused. To be called while `alone`. Raises Missing."""
     machine.need({Path(INTERPRETER).name: "qemu-user-static"})
     name = _made_of()
     root = CACHE / name
@@ -60,7 +60,7 @@ def make() -> Path:
 
 
 def _made_of() -> str:
-    """What the root depends on, as a name: change one of them, and it is made anew."""
+    """Return a name for the root's inputs: if one of them changes, it is made again."""
     files = (Path(__file__), CONSTRAINTS, BUILD)
     parts = [path.read_bytes() for path in files] + [line.encode() for line in requirements()]
     return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
@@ -68,7 +68,8 @@ def _made_of() -> str:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nobody else makes, uses or clears away a root of this cache in the block. Raises Missing where one does."""
+    """Lock the cache: no other process makes, uses, or removes a root of it in the block. Raises Missing if it is
+    locked."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w", encoding="ascii") as file:
         try:
@@ -79,15 +80,15 @@ def alone() -> Iterator[None]:
 
 
 def _debian(root: Path) -> None:
-    """Unpack the packages here, and let them be set up by their own programs inside."""
+    """Unpack the packages here, and let their own programs configure them inside."""
     machine.make_debian(root, *PACKAGES, ARCHITECTURE="arm64")
-    # `container`: a user namespace makes no device nodes, and by this word debootstrap takes those that are there.
+    # `container`: a user namespace makes no device nodes, and with this word debootstrap uses the existing ones.
     _inside(root, "/debootstrap/debootstrap", "--second-stage", environ={"container": "lxc"})
     (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n", encoding="ascii")
 
 
 def _environment(root: Path, wheels: Path) -> None:
-    """The virtual environment: wheels that this machine's pip got, installed by that Debian's own."""
+    """Make the virtual environment: wheels downloaded by this machine's pip, installed by that Debian's own."""
     locked = (str(CONSTRAINTS), str(BUILD))
     hashed = [word for path in locked for word in ("--requirement", path)]
     _download(wheels, "--no-deps", "--require-hashes", *hashed)
@@ -111,7 +112,7 @@ def _environment(root: Path, wheels: Path) -> None:
 
 
 def _inside(root: Path, *command: str, environ: Mapping[str, str] | None = None) -> None:
-    """Run a command in the root that has to succeed. Raises Missing."""
+    """Run a command in the root that must succeed. Raises Missing."""
     with (
         root.with_name("said").open("w+b") as said,
         entered(root, command, environ=environ, output=said) as process,
@@ -130,7 +131,7 @@ def _download(wheels: Path, *asked: str) -> None:
 
 
 def _versions(wheels: Path) -> Path:
-    """What was downloaded by its hash, as constraints for what is downloaded without."""
+    """Return what was downloaded by hash, as constraints for downloads without one."""
     names = [path.name.split("-")[:2] for path in sorted(wheels.glob("*.whl"))]
     path = wheels.with_name("versions.txt")
     path.write_text("".join(f"{name}=={version}\n" for name, version in names), encoding="utf-8")
@@ -138,7 +139,7 @@ def _versions(wheels: Path) -> Path:
 
 
 def requirements() -> list[str]:
-    """What pyproject.toml asks for on arm64."""
+    """Return the requirements of pyproject.toml on arm64."""
     return machine.asked(MARKERS, ELSEWHERE)
 
 
@@ -151,9 +152,9 @@ def entered(
     environ: Mapping[str, str] | None = None,
     output: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in the root, in a world of its own (`tests.arm64.inside`), killed at the end of the block.
+    """Run the command in the root, in an isolated environment (`tests.arm64.inside`), killed at the end of the block.
 
-    Its standard output and error go to `output`, its environment is `environ` alone beside what every shell has.
+    Its standard output and error go to `output`; its environment is only `environ` and the variables of every shell.
     """
     reported_ready, ready = os.pipe()
     go, signal_go = os.pipe()
@@ -170,7 +171,7 @@ def entered(
     try:
         os.close(ready)
         os.close(go)
-        if os.read(reported_ready, 1):  # nothing: it has ended, and said why
+        if os.read(reported_ready, 1):  # nothing: it has ended, and has printed why
             for kind in ("uid_map", "gid_map"):
                 Path(f"/proc/{process.pid}/{kind}").write_text("0 0 4294967295\n", encoding="ascii")
             os.write(signal_go, b"1")

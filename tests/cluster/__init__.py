@@ -1,1 +1,1 @@
-"""Manifests and chart against a real Kubernetes control plane, from registries alone: `python -m tests.cluster`."""
+"""Manifests and chart on a real Kubernetes control plane, built only from registries: `python -m tests.cluster`."""

@@ -1,10 +1,10 @@
-"""Manifests and chart against a real Kubernetes control plane: `python -m tests.cluster [--kubernetes VERSION]`.
+"""Manifests and chart on a real Kubernetes control plane: `python -m tests.cluster [--kubernetes VERSION]`.
 
-Builds API server, controller manager, scheduler, kubectl, kwok and Helm out of Go modules (once; `~/.cache` keeps
-them), starts them on loopback beside Debian's etcd, and lets them judge `deploy/kubernetes` and the chart: what is
-accepted, where pods land, what Pod Security says of them, how a roll-out goes, what an uninstall leaves. No container
-runs: kwok plays the kubelets. Exit code 0: as it must be; 1: not so; 2: something is missing. Needs no rights, and
-leaves no process behind.
+Builds API server, controller manager, scheduler, kubectl, kwok, and Helm from Go modules (once; `~/.cache` keeps them),
+starts them on loopback with Debian's etcd, and tests `deploy/kubernetes` and the chart with them: which objects are
+accepted, where pods are scheduled, what Pod Security reports, how a rollout proceeds, and what an uninstall leaves. No
+container runs: kwok simulates the kubelets. Exit code 0: all is as required; 1: it isn't; 2: a requirement is missing.
+Needs no rights, and leaves no process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kubernetes", default=programs.KUBERNETES, help="Another version, such as 1.33.6.")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)  # so that every `with` is left
+    signal.signal(signal.SIGTERM, _end)  # so that every `with` ends
     began = time.monotonic()
     verdicts = Verdicts()
     with tempfile.TemporaryDirectory(prefix="cluster-") as name:
@@ -43,9 +43,9 @@ def main() -> int:
             print(missing, file=sys.stderr)
             return 2
         except ClusterError as error:
-            verdicts.say(False, "the proofs come to their end", error)
+            verdicts.say(False, "the proofs run to their end", error)
         left = left_behind(folder)
-        verdicts.say(not left, "no process is left behind", "; ".join(left))
+        verdicts.say(not left, "no process is left running", "; ".join(left))
     print(f"\n{verdicts}")
     for sentence in verdicts.bad:
         print(f"BAD {sentence}")

@@ -1,4 +1,4 @@
-"""The agent's pods in a namespace: where they are, and what was said to those that may not be."""
+"""The agent's pods in a namespace: their nodes, and the reasons against rejected ones."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ STEADY_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Of one namespace."""
+    """The agents of one namespace."""
 
     kubectl: Client
     namespace: str
 
     def pods(self) -> list[Json]:
-        """Those that nobody deletes."""
+        """The pods that are not being deleted."""
         found = self.kubectl.items("pods", "--namespace", self.namespace, "--selector", SELECTOR)
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def ready_nodes(self) -> list[str]:
-        """The node of each pod that is ready, one twice when it has two."""
+        """The node of each ready pod; a node with two occurs twice."""
         return sorted(pod["spec"]["nodeName"] for pod in self.pods() if is_ready(pod))
 
     def uids(self) -> frozenset[str]:
         return frozenset(pod["metadata"]["uid"] for pod in self.pods())
 
     def stop_at_the_first(self, wanted: frozenset[str]) -> bool:
-        """Whether a roll-out that can't succeed takes the ready pod of one of these nodes and of no second one."""
+        """Whether a rollout that can't succeed removes the ready pod of one of these nodes and of no second one."""
         if not wait_for(lambda: len(self.ready_nodes()) < len(wanted), SECONDS):
             return False
-        # Where nothing held it, the next one would be gone within a second.
+        # Without a limit, the next one would be removed within a second.
         wait_for(lambda: len(self.ready_nodes()) < len(wanted) - 1, STEADY_SECONDS)
         return len(self.ready_nodes()) == len(wanted) - 1
 
@@ -48,20 +48,20 @@ class Agents:
         return self.kubectl.items("daemonsets", "--namespace", self.namespace, "--selector", SELECTOR)
 
     def rolled_out(self) -> bool:
-        """Every DaemonSet's controller has seen its last change, and every pod of it is new and ready."""
+        """Whether every DaemonSet's controller has seen its last change, and every pod of it is new and ready."""
         return all(_is_rolled_out(one) for one in self.daemon_sets()) and bool(self.pods())
 
     def wait(self) -> bool:
-        """Until the roll-out ends; false when it doesn't."""
+        """Wait until the rollout ends; return False if it doesn't."""
         return wait_for(self.rolled_out, SECONDS)
 
     def refusals(self) -> list[str]:
-        """What the DaemonSet's controller says when a pod is refused, each sentence once."""
+        """The messages of the DaemonSet's controller about rejected pods, each once."""
         events = self.kubectl.items("events", "--namespace", self.namespace)
         return sorted({str(event["message"]) for event in events if event["reason"] == "FailedCreate"})
 
     def land(self, verdicts: Verdicts, sentence: str, wanted: frozenset[str] | None = None) -> bool:
-        """Judge that a ready pod is on each of these nodes and on no other: on every Linux VM if not told."""
+        """Judge that a ready pod is on each of these nodes and on no other; by default, on every Linux VM."""
         wanted = nodes.names("linux") if wanted is None else wanted
         rolled_out = self.wait()
         landed = [pod["spec"].get("nodeName", "nowhere") for pod in self.pods()]
@@ -85,6 +85,6 @@ def _is_rolled_out(daemon_set: Json) -> bool:
 
 
 def _unscheduled(pod: Json) -> list[str]:
-    """Why the scheduler finds no node for it."""
+    """The reason why the scheduler finds no node for it."""
     conditions = pod["status"].get("conditions", [])
     return [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]

@@ -1,4 +1,4 @@
-"""The chart, packed as it is published: installed, upgraded, rolled back and uninstalled by Helm."""
+"""The chart, packed as it is published: installed, upgraded, rolled back, and uninstalled by Helm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEITHER: Final = "events,events.events.k8s.io,pods.metrics.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The proofs of Helm's side, in their order. `helm` is the Helm of this round."""
+    """The proofs with Helm, in their order. `helm` is the Helm of this round."""
 
     plane: Plane
     programs: Programs
@@ -42,7 +42,7 @@ class Chart:
     archive: Path
 
     def run(self) -> None:
-        """Without any CRD first, then with them."""
+        """Run the proofs without any CRD first, then with them."""
         self._refuse()
         self._life()
         self._without_definitions()
@@ -62,7 +62,7 @@ class Chart:
         crds.remove(self._kubectl)
 
     def run_briefly(self) -> None:
-        """What another Helm has to show: the life of a release."""
+        """Run the proof of another Helm: the life of a release."""
         self._life()
 
     @property
@@ -76,7 +76,7 @@ class Chart:
     # -- Helm
 
     def _helm(self, command: str, *arguments: str | Path, own: Values | None = None) -> Answer:
-        """A command about the release; `own` are the values."""
+        """Run a command about the release; `own` are the values."""
         chosen: tuple[str | Path, ...] = ()
         if own is not None:
             path = self.folder / "values.json"
@@ -89,7 +89,7 @@ class Chart:
 
     @contextlib.contextmanager
     def _installed(self, own: Values, name: str) -> Iterator[None]:
-        """Installed while the block lasts; judges that it is accepted, and that nothing of it stays."""
+        """Install it for the block; judge that it is accepted, and that no object of it remains."""
         say, before = self.verdicts.say, self._everything()
         template = self._helm("template", "--api-versions", f"{crds.OPERATOR}/v1", own=own)
         strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
@@ -103,7 +103,7 @@ class Chart:
         say(gone.good and left, f"{name}: uninstalled without a trace", seen)
 
     def _everything(self) -> frozenset[str]:
-        """Every object of the namespace, and every one that is in none; no events, nor what nodes renew."""
+        """Return every object of the namespace, and every cluster-wide one; no events, and no leases of nodes."""
         self._kubectl("create", "namespace", NAMESPACE)
         found: set[str] = set()
         for scope in ("true", "false"):
@@ -118,11 +118,11 @@ class Chart:
         for one in values.REFUSED:
             answer = self._helm("template", own=one.values)
             said = " ".join(answer.err.split())
-            what = f"refused: {one.name}"
+            what = f"rejected: {one.name}"
             self.verdicts.say(not answer.good and one.words in said, what, said[-200:] or "accepted")
 
     def _life(self) -> None:
-        """Install, upgrades, rollback and uninstall, with the default values but for what changes."""
+        """Install, upgrade, roll back, and uninstall, with the default values except for the changes."""
         say, agents, wanted = self.verdicts.say, self._agents, nodes.names("linux")
         with self._installed({}, "default values"):
             agents.land(self.verdicts, "a ready pod on each Linux VM and no other")
@@ -146,18 +146,18 @@ class Chart:
             stopped = agents.stop_at_the_first(wanted)
             back = self._helm("rollback", "--wait", "--timeout", "90s")
             format_ = _environment(self._daemon_set())["SCHEDULED_EVENTS_LOG_FORMAT"]
-            what = "an upgrade whose image never gets ready stops at the first node, and helm rollback mends it"
+            what = "an upgrade with an image that never gets ready stops at the first node, and helm rollback fixes it"
             repaired = back.good and agents.wait() and format_ == "logfmt"
             say(stopped and repaired, what, back.refusal or f"{format_} again")
             agents.land(self.verdicts, "and a ready pod is on each Linux VM again")
 
     def _without_definitions(self) -> None:
-        """One that asks for objects which nobody defined says so before it has made anything."""
+        """A release with objects of an unknown kind fails with a message before it has created anything."""
         before = self._everything()
         answer = self._install(values.MONITORED)
         left = sorted(self._everything() - before - {f"secret/sh.helm.release.v1.{RELEASE}.v1"})
         clear = "ensure CRDs are installed first" in answer.err
-        what = "PodMonitor, PrometheusRule and GrafanaDashboard without their CRDs are refused in clear words"
+        what = "PodMonitor, PrometheusRule and GrafanaDashboard without their CRDs are rejected with a clear message"
         self.verdicts.say(not answer.good and clear and not left, what, answer.refusal or "accepted")
         self._helm("uninstall", "--wait", "--ignore-not-found")
 
@@ -175,10 +175,10 @@ class Chart:
         say(not mixed, "no DaemonSet selects a pod of the other", ", ".join(mixed))
         systems = {node.name: node.system for node in nodes.NODES}
         hosted = {systems[pod["spec"]["nodeName"]]: _is_host_process(pod) for pod in agents.pods()}
-        say(hosted == {"linux": False, "windows": True}, "Windows' pods, and they alone, are HostProcess ones", hosted)
+        say(hosted == {"linux": False, "windows": True}, "only Windows' pods are HostProcess pods", hosted)
 
     def _side_by_side(self) -> None:
-        """Two releases in a namespace, each for nodes of its own, know nothing of each other's pods."""
+        """Two releases in a namespace, each for its own nodes, don't affect each other's pods."""
         before = self._everything()
         for name, own in values.POOLS.items():
             path = self.folder / f"{name}.json"
@@ -192,7 +192,7 @@ class Chart:
         wait_for(lambda: not self._everything() - before, SECONDS)
 
     def _documented(self) -> None:
-        """What the documentation shows, with the CRDs that it names."""
+        """The documented values work with the CRDs that the documentation names."""
         for heading, own in values.documented(DOCUMENTATION):
             template = self._helm("template", own=own)
             strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
@@ -201,7 +201,7 @@ class Chart:
             self.verdicts.say(good, what, template.refusal or strict.recorded)
 
     def _selected(self, group: str) -> None:
-        """The PodMonitor finds the pods that there are."""
+        """The PodMonitor finds the existing pods."""
         monitors = self._kubectl.items(f"podmonitors.{group}", "--namespace", NAMESPACE)
         pods = self._agents.pods()
         ports = {port["name"] for pod in pods for port in pod["spec"]["containers"][0]["ports"]}
@@ -223,13 +223,13 @@ class Chart:
 
 
 def packed(helm: Client, folder: Path) -> Path:
-    """The chart as an archive. Raises ClusterError where Helm packs none."""
+    """Return the chart as an archive. Raises ClusterError if Helm can't pack it."""
     helm.must("package", CHART, "--destination", folder)
     return next(folder.glob("*.tgz"))
 
 
 def helms(plane: Plane) -> list[Client]:
-    """Helm 4, and beside it Helm 3 where the tests' own is installed."""
+    """Return Helm 4, and Helm 3 if the tests' own is installed."""
     other = shutil.which("helm", path=str(Path(sys.executable).parent))
     return [plane.helm, *([replace(plane.helm, path=Path(other))] if other else [])]
 

@@ -1,4 +1,4 @@
-"""kubectl and helm, each with a home of its own: what they say, and with which exit code."""
+"""kubectl and helm, each with a separate home: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Final
 from tests.cluster.daemons import ClusterError
 
 SECONDS: Final = 180.0
-"""The longest that a single command may take."""
+"""The maximum time of a single command, in seconds."""
 RECORDED: Final = 320
-"""Characters of a refusal that are shown."""
+"""The number of characters of a rejection that are shown."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -34,24 +34,24 @@ class Answer:
 
     @property
     def warnings(self) -> list[str]:
-        """What the API server warns of, in the order of its sentences."""
+        """The warnings of the API server, in order."""
         return [line.removeprefix("Warning: ") for line in self.err.splitlines() if line.startswith("Warning: ")]
 
     @property
     def refusal(self) -> str:
-        """The words of a failure, as far as a line takes them, or nothing."""
+        """The message of a failure, shortened to a line; empty without one."""
         lines = [line.strip() for line in self.err.splitlines() if not line.startswith("Warning: ")]
         return "" if self.good else " ".join(lines)[:RECORDED]
 
     @property
     def recorded(self) -> str:
-        """The refusal, or else the warnings, or nothing."""
+        """The rejection, or else the warnings, or an empty text."""
         return self.refusal or "; ".join(self.warnings)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program that talks to the API server. It takes who it is from a kubeconfig, never from its command line."""
+    """A program that calls the API server. Its identity is in a kubeconfig, never on its command line."""
 
     path: Path
     kubeconfig: Path
@@ -74,23 +74,23 @@ class Client:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def must(self, *arguments: str | Path, stdin: str = "") -> str:
-        """What it printed; raises ClusterError where it failed: what only prepares a proof has to work."""
+        """Return its output. Raises ClusterError if it failed: the preparation of a proof must succeed."""
         answer = self(*arguments, stdin=stdin)
         if not answer.good:
             raise ClusterError(f"{self.path.name} {' '.join(map(str, arguments))}: {answer.err.strip()[-1000:]}")
         return answer.out
 
     def json(self, *arguments: str | Path) -> Json:
-        """The object that it prints with `-o json`."""
+        """Return the object that it prints with `-o json`."""
         answer: Json = json.loads(self.must(*arguments, "-o", "json"))
         return answer
 
     def items(self, *arguments: str | Path) -> list[Json]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         items: list[Json] = self.json("get", *arguments)["items"]
         return items
 
 
 def together(objects: Iterable[Mapping[str, Any]]) -> str:
-    """Several objects as one, for kubectl's standard input."""
+    """Return several objects as one, for kubectl's standard input."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -1,8 +1,9 @@
-"""The definitions of others' objects that manifests and chart can make: PodMonitor, PrometheusRule, GrafanaDashboard.
+"""The definitions of other projects' objects that manifests and chart can create: PodMonitor, PrometheusRule,
+GrafanaDashboard.
 
 The Prometheus Operator's are its own. Azure's managed Prometheus has the same schema under another group, by Azure's
-documentation (`prometheus-metrics-scrape-crd`); its own file is in no registry, so here it is the operator's under
-Azure's group. grafana-operator is in no registry that was found: a definition of ours with its group and names, and the
+documentation (`prometheus-metrics-scrape-crd`). Its own file is in no registry, so the tests use the operator's under
+Azure's group. grafana-operator is in no known registry: the tests have a definition with its group and names, and the
 fields of its API reference that a dashboard may have, closed to others.
 """
 
@@ -63,7 +64,7 @@ _GRAFANA_SPEC: Final = {
 
 
 def make(kubectl: Client, programs: Programs) -> None:
-    """Bring all of them, and wait until the API server serves them."""
+    """Create all of them, and wait until the API server serves them."""
     operator = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in _files(programs)]
     definitions = [*operator, _under_azure(operator[0]), _grafana_dashboard()]
     kubectl.must("create", "-f", "-", stdin=together(definitions))
@@ -73,7 +74,7 @@ def make(kubectl: Client, programs: Programs) -> None:
 
 
 def remove(kubectl: Client) -> None:
-    """Take them away again, with all objects of theirs."""
+    """Delete them again, with all of their objects."""
     kubectl.must("delete", "customresourcedefinitions", "--all", "--wait")
 
 

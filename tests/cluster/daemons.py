@@ -1,4 +1,4 @@
-"""Processes that end with us: each with a log of its own in the folder of the run, and none left behind."""
+"""Processes that end with this one: each with its own log in the folder of the run, and none left running."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class ClusterError(Exception):
-    """The control plane itself does not do what it must: nothing can be judged with it."""
+    """The control plane itself failed, so that no test can use it."""
 
 
 class Daemon:
-    """A process that serves while a `with` lasts; where we are killed, the kernel kills it (util-linux' setpriv)."""
+    """A process that serves during a `with`; if this process is killed, the kernel kills it (util-linux's setpriv)."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
         self.name = Path(command[0]).name
@@ -54,14 +54,14 @@ class Daemon:
             self._process.wait()
 
     def check(self) -> None:
-        """Raise ClusterError when it has ended, with the end of its log."""
+        """Raise ClusterError if it has ended, with the end of its log."""
         if (code := self._process.poll()) is not None:
             end = self._log.read_text(encoding="utf-8", errors="replace")[-TAIL:]
             raise ClusterError(f"{self.name} ended with {code}:\n{end}")
 
 
 def wait_for(look: Callable[[], T], seconds: float, every: float = 0.2) -> T:
-    """The first true answer of `look`, asked again and again, or its last one after so many seconds."""
+    """Return the first true result of `look`, called repeatedly, or its last one after this many seconds."""
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
         time.sleep(every)
@@ -69,7 +69,7 @@ def wait_for(look: Callable[[], T], seconds: float, every: float = 0.2) -> T:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """The command lines of the processes, ours excepted, that name this folder."""
+    """Return the command lines of other processes that name this folder."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():

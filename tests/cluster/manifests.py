@@ -1,4 +1,4 @@
-"""kustomize: the base, the example overlay and the components, as the API server takes them; where the pods land."""
+"""kustomize: the base, the example overlay, and the components on the API server, and the nodes of the pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AGAINST_RESTRICTED: Final = (
     'runAsNonRoot != true (container "own-the-outbox" must not set securityContext.runAsNonRoot=false)',
     'runAsUser=0 (container "own-the-outbox" must not set runAsUser=0)',
 )
-"""All that the level `restricted` of the Pod Security Standards has against the agent: what the docs say it needs."""
+"""All objections of the level `restricted` of the Pod Security Standards to the agent, as the docs list them."""
 AGAINST_BASELINE: Final = (
     "host namespaces (hostNetwork=true)",
     'hostPath volumes (volume "outbox")',
@@ -48,7 +48,7 @@ OBJECTION: Final = re.compile(r"(?:[^,(]|\([^()]*\))+")
 
 
 def objections(sentence: str) -> tuple[str, tuple[str, ...]]:
-    """The level, and what it has against a pod, out of a warning or a refusal of Pod Security admission."""
+    """Return the level, and its objections to a pod, from a warning or a rejection of Pod Security admission."""
     found = REFUSED.search(sentence)
     if not found:
         return "", ()
@@ -57,7 +57,7 @@ def objections(sentence: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """The proofs of kustomize's side, in their order."""
+    """The proofs with kustomize, in their order."""
 
     plane: Plane
     programs: Programs
@@ -86,7 +86,7 @@ class Manifests:
 
     @contextlib.contextmanager
     def _applied(self, folder: Path, name: str) -> Iterator[None]:
-        """Applied while the block lasts; judges that it is accepted, is the same a second time, and goes."""
+        """Apply it for the block; judge that it is accepted, is the same a second time, and is deleted."""
         say, kubectl = self.verdicts.say, self._kubectl
         answer = kubectl("apply", STRICT, "-k", folder)
         recorded = answer.recorded or f"{len(answer.out.splitlines())} objects, no warning"
@@ -111,7 +111,7 @@ class Manifests:
         say(not mounted, "no pod has a token of the API server", f"{len(mounted)} projected volumes")
 
     def _outlive(self) -> None:
-        """What happens to nodes."""
+        """Add, remove, and taint nodes."""
         say, kubectl, agents = self.verdicts.say, self._kubectl, self._agents
         kubectl.must("create", "-f", "-", stdin=json.dumps(nodes.LATE.manifest()))
         late = wait_for(lambda: nodes.LATE.name in agents.ready_nodes(), SECONDS)
@@ -150,22 +150,22 @@ class Manifests:
         stopped = agents.stop_at_the_first(wanted)
         say(stopped, "an image that never gets ready stops at the first node", f"{len(agents.ready_nodes())} ready")
         self._kubectl.must("--namespace", NAMESPACE, "rollout", "undo", f"daemonset/{NAME}")
-        agents.land(self.verdicts, "kubectl rollout undo mends it")
+        agents.land(self.verdicts, "kubectl rollout undo fixes it")
 
     def _set_image(self, image: str) -> None:
         self._kubectl.must("--namespace", NAMESPACE, "set", "image", f"daemonset/{NAME}", f"agent={image}")
 
     def _refuse_unknown(self) -> None:
-        """The validation has teeth."""
+        """The validation rejects an unknown field."""
         text = self._kubectl.must("kustomize", KUSTOMIZE).replace("hostNetwork:", "hostNetwrok:")
         answer = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=text)
         refused = 'unknown field "spec.template.spec.hostNetwrok"' in answer.err
-        self.verdicts.say(refused, "a misspelt field is refused", answer.refusal)
+        self.verdicts.say(refused, "a misspelt field is rejected", answer.refusal)
 
     # -- components
 
     def _components(self) -> None:
-        """All of them in an overlay of one's own, with and without the CRDs."""
+        """All components work in a user's overlay, with and without the CRDs."""
         say = self.verdicts.say
         components = sorted(path.name for path in (KUSTOMIZE / "components").iterdir())
         overlay = self._overlay(*components)
@@ -173,7 +173,7 @@ class Manifests:
         recorded = 'no matches for kind "PodMonitor"' in answer.err and "ensure CRDs are installed first" in answer.err
         say(
             not answer.good and recorded,
-            "the pod-monitor component without its CRD is refused in clear words",
+            "the pod-monitor component without its CRD is rejected with a clear message",
             answer.refusal,
         )
         self._kubectl.must("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
@@ -189,7 +189,7 @@ class Manifests:
         crds.remove(self._kubectl)
 
     def _overlay(self, *components: str) -> Path:
-        """A folder as a user has it; kustomize takes relative paths alone."""
+        """Return a user's folder; kustomize accepts only relative paths."""
         folder = self.folder / "overlay"
         folder.mkdir()
         base = Path(os.path.relpath(KUSTOMIZE, folder.resolve()))
@@ -206,23 +206,23 @@ class Manifests:
     # -- admission
 
     def _pod_security(self) -> None:
-        """A level that only warns tells what it has against the agent; one that is enforced leaves no pod."""
+        """A level that only warns lists its objections to the agent; an enforced one leaves no pod."""
         say = self.verdicts.say
         for level, wanted in (("restricted", AGAINST_RESTRICTED), ("baseline", AGAINST_BASELINE)):
             with self._labelled("warn", level) as answer:
                 found = [objections(warning) for warning in answer.warnings]
-                what = f"{level} as a warning: of what the agent is made of and of nothing else"
+                what = f"{level} as a warning: exactly the documented objections"
                 say(answer.good and found == [(level, wanted)], what, "; ".join(answer.warnings) or "no warning")
                 self._agents.land(self.verdicts, "and the pods land")
             with self._labelled("enforce", level):
                 refusals = wait_for(self._agents.refusals, SECONDS)
                 refused = bool(refusals) and all(objections(one) == (level, wanted) for one in refusals)
-                what = f"{level} enforced: no pod, and an event that says why"
+                what = f"{level} enforced: no pod, and an event with the reason"
                 say(refused and not self._agents.pods(), what, refusals[0] if refusals else "no event")
 
     @contextlib.contextmanager
     def _labelled(self, mode: str, level: str) -> Iterator[Answer]:
-        """The base in a namespace of somebody else's that has this label of Pod Security, while the block lasts."""
+        """Apply the base to a foreign namespace with this label of Pod Security, for the block."""
         labels = {f"pod-security.kubernetes.io/{mode}": level}
         metadata = {"name": NAMESPACE, "labels": labels}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
@@ -233,7 +233,7 @@ class Manifests:
         self._kubectl.must("delete", "namespace", NAMESPACE, "--wait")
 
     def _quota(self) -> None:
-        """Requests of both, a limit of memory: what quotas ask for that forbid pods without."""
+        """Requests for both, and a limit of memory: the requirements of quotas that forbid pods without them."""
         kubectl = self._kubectl
         hard = {"requests.cpu": "1", "requests.memory": "1Gi", "limits.memory": "4Gi", "pods": "20"}
         metadata = {"name": "quota", "namespace": NAMESPACE}

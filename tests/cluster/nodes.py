@@ -1,4 +1,4 @@
-"""The nodes that kwok plays: one of each kind that AKS has, and on which of them the agent belongs."""
+"""The nodes that kwok simulates: one of each kind of AKS, and those on which the agent belongs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READY_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`system` is its operating system, `taints` are KEY=VALUE:EFFECT; without `vm` there is none behind it."""
+    """`system` is its operating system, `taints` are KEY=VALUE:EFFECT; without `vm` it has no VM."""
 
     name: str
     system: str = "linux"
@@ -47,7 +47,7 @@ NODES: Final = (
     Node("linux-cordoned", cordoned=True, labels=AKS),
     Node("windows-0", "windows", labels=AKS),
     Node("windows-1", "windows", taints=("os=windows:NoSchedule",), labels=AKS),
-    # AKS' virtual node: Azure Container Instances, which have no host to mount and no metadata service of a VM.
+    # AKS's virtual node: Azure Container Instances, which have no host to mount and no metadata service of a VM.
     Node(
         "virtual-node-aci-linux",
         taints=("virtual-kubelet.io/provider=azure:NoSchedule",),
@@ -57,16 +57,16 @@ NODES: Final = (
 )
 
 LATE: Final = Node("linux-late", taints=("example.com/new=:NoSchedule",), labels=AKS)
-"""Joins while the agent runs."""
+"""A node that joins while the agent runs."""
 
 
 def names(system: str) -> frozenset[str]:
-    """The nodes of an operating system on which its agent belongs."""
+    """Return the nodes of an operating system on which its agent belongs."""
     return frozenset(node.name for node in NODES if node.system == system and node.vm)
 
 
 def make(kubectl: Client) -> bool:
-    """All nodes; true when they are ready."""
+    """Create all nodes; return True if they are ready."""
     kubectl.must("create", "-f", "-", stdin=together(node.manifest() for node in NODES))
     return wait_for(lambda: _all_ready(kubectl), READY_SECONDS)
 

@@ -1,7 +1,7 @@
-"""A control plane on loopback: etcd, API server, controller manager, scheduler, and kwok in the kubelets' place.
+"""A control plane on loopback: etcd, API server, controller manager, scheduler, and kwok instead of kubelets.
 
-Every door asks for a certificate of the run's own authority or for a random token; the API server has RBAC and its
-default admission. Ports are free ones, files are in the folder of the run.
+Every port requires a certificate of the run's own authority or a random token; the API server has RBAC and its default
+admission. Ports are free ones, files are in the folder of the run.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ USERS: Final = {
     "system:kube-controller-manager": "",
     "system:kube-scheduler": "",
 }
-"""Who talks to the API server, and in which group; the API server itself has roles for the last two."""
+"""The clients of the API server, and their groups; the API server itself has roles for the last two."""
 
 GRACE: Final = "24h"
-"""How long a node may be silent: kwok's say once that they are ready. That one is lost is not what is judged here."""
+"""How long a node may be silent: kwok's report ready once. The loss of a node isn't tested here."""
 STAGES: Final = Path(__file__).with_name("kwok.yaml")
 
 
 class Plane(contextlib.ExitStack):
-    """Runs while a `with` lasts. `kubectl` and `helm` are its administrator's."""
+    """Runs during a `with`. `kubectl` and `helm` are its administrator's."""
 
     def __init__(self, programs: Programs, folder: Path) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Plane(contextlib.ExitStack):
         return self
 
     def check(self) -> None:
-        """Raise ClusterError when one of its programs has ended."""
+        """Raise ClusterError if one of its programs has ended."""
         for daemon in self._daemons:
             daemon.check()
 
@@ -173,7 +173,7 @@ class Plane(contextlib.ExitStack):
         self._write(path.name, json.dumps(config))  # JSON is YAML
 
     def _write(self, name: str, text: str) -> Path:
-        """A file that only we can read: keys and tokens are among them."""
+        """Write a file that only this user can read: some are keys and tokens."""
         path = self._folder / name
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")

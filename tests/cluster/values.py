@@ -1,4 +1,4 @@
-"""The values with which the chart is installed, and those that it must refuse, as `helm --values` reads them."""
+"""The values with which the chart is installed, and those that it must reject, as `helm --values` reads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MONITORED: Final[Values] = {
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True, "grafanaOperator": {"enabled": True, "folder": "Azure"}},
 }
-"""What needs others' CRDs."""
+"""Values that need other projects' CRDs."""
 
 EVERYTHING: Final[Values] = {
     **WINDOWS,
@@ -78,7 +78,7 @@ DOCUMENTED: Final = re.compile(r"^```yaml\n(# values\.yaml\n.*?)^```$", re.MULTI
 
 
 def documented(page: Path) -> Iterator[tuple[str, Values]]:
-    """The values that a page of the documentation shows, each by the page's heading above it."""
+    """Return the values on a page of the documentation, each by the page's heading above it."""
     text = page.read_text(encoding="utf-8")
     for found in DOCUMENTED.finditer(text):
         heading = re.findall(r"^##+ (.*)$", text[: found.start()], re.MULTILINE)[-1]
@@ -87,7 +87,7 @@ def documented(page: Path) -> Iterator[tuple[str, Values]]:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Values that must be refused, and the words that the refusal has to name."""
+    """Values that must be rejected, and the words that the message must contain."""
 
     name: str
     values: Values
@@ -97,11 +97,11 @@ class Refused:
 REFUSED: Final = (
     Refused("a misspelt key", {"podMonitr": {"enabled": True}}, "podMonitr"),
     Refused("a misspelt key within a section", {"web": {"prt": 10170}}, "prt"),
-    Refused("an approval mode that there isn't", {"approval": {"mode": "on"}}, "mode"),
+    Refused("an unknown approval mode", {"approval": {"mode": "on"}}, "mode"),
     Refused("YAML's bare on", {"approval": {"mode": True}}, "mode"),
-    Refused("a port that there isn't", {"web": {"port": 70000}}, "port"),
-    Refused("a digest that is none", {"image": {"digest": "latest"}}, "digest"),
-    Refused("a setting that the agent doesn't have", {"settings": {"source": {"intervall": "1s"}}}, "intervall"),
+    Refused("an invalid port", {"web": {"port": 70000}}, "port"),
+    Refused("an invalid digest", {"image": {"digest": "latest"}}, "digest"),
+    Refused("an unknown setting", {"settings": {"source": {"intervall": "1s"}}}, "intervall"),
     Refused(
         "a hold file of another kind",
         {"extraEnv": [{"name": "SCHEDULED_EVENTS_APPROVAL_HOLD_FILE", "value": "/hold"}]},

@@ -1,4 +1,4 @@
-"""A line for each thing that must hold, with what was seen, and the sum of them."""
+"""A line for each requirement, with the observation, and their sum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Verdicts:
-    """Prints as it goes; `bad` holds the sentences of what does not hold."""
+    """Prints the verdicts as they come; `bad` has the requirements that don't hold."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -14,7 +14,7 @@ class Verdicts:
         self.bad: list[str] = []
 
     def say(self, holds: object, sentence: str, seen: object = "") -> bool:
-        """`sentence` says what must hold, `seen` what was seen."""
+        """Print a verdict: `sentence` is the requirement, `seen` the observation."""
         holds = bool(holds)
         if holds:
             self.good += 1

@@ -1,4 +1,4 @@
-"""What the pods of a DaemonSet did while something was rolled out: a watch of the API server, replayed afterwards."""
+"""The pods of a DaemonSet during a rollout: a watch of the API server, replayed afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 class Watch:
-    """Keeps every event of a namespace's pods with these labels while a `with` lasts."""
+    """Stores every event of a namespace's pods with these labels during a `with`."""
 
     def __init__(self, kubectl: Client, namespace: str, selector: str, folder: Path) -> None:
         self._command = [str(kubectl.path), "--namespace", namespace, "get", "pods", "--selector", selector]
@@ -36,12 +36,12 @@ class Watch:
         self._process.wait()
 
     def events(self) -> list[Event]:
-        """Those so far, in the order in which they happened. The last may be half written and is left out."""
+        """The events so far, in the order in which they happened. A half-written last one is omitted."""
         return list(parsed(self._file.read_text(encoding="utf-8")))
 
 
 def parsed(text: str) -> Iterator[Event]:
-    """The JSON values of a text that may end within one."""
+    """Yield the JSON values of a text that may end within one."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         if text[at].isspace():
@@ -55,9 +55,10 @@ def parsed(text: str) -> Iterator[Event]:
 
 
 def most_unavailable(events: Iterable[Event], nodes: frozenset[str]) -> int:
-    """On how many of the nodes at most no pod was ready at the same moment, from the one on at which all had one.
+    """Return the maximum number of nodes that had no ready pod at the same moment, from the moment on at which all had
+    one.
 
-    A pod that is being deleted no longer counts. Raises ValueError when there never was such a moment.
+    A pod that is being deleted no longer counts. Raises ValueError if there was no such moment.
     """
     ready: dict[str, str] = {}  # by the pod's name, its node
     most: int | None = None
@@ -76,7 +77,7 @@ def most_unavailable(events: Iterable[Event], nodes: frozenset[str]) -> int:
 
 
 def is_ready(pod: Event) -> bool:
-    """Whether the kubelet says so, and nobody deletes it."""
+    """Return whether the kubelet reports it ready, and it is not being deleted."""
     if "deletionTimestamp" in pod["metadata"]:
         return False
     conditions = pod.get("status", {}).get("conditions", [])

@@ -1,1 +1,1 @@
-"""Tests of deploy/consumers: the join, what is kept, and the programs behind the real SDKs and the local broker."""
+"""Tests of deploy/consumers: the join, the stored records, and the programs with the real SDKs and the local broker."""

@@ -1,4 +1,5 @@
-"""What arrives at Event Hubs, read by the strict CloudEvents libraries of PyPI and npm: every kind of record."""
+"""Messages of the Event Hubs destination, read by the strict CloudEvents libraries of PyPI and npm: every kind of
+record."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ ODD_VMS: Final = (
 
 
 def every_record() -> list[Record]:
-    """One of each kind, and of VMs whose names make an odd `source`."""
+    """Return one of each kind, and of VMs with names that make an unusual `source`."""
     odd = [RecordFactory(vm, NOON, 2).anomaly(State(NOON, vm_key="k"), "slow-first-answer")[1] for vm in ODD_VMS]
     kinds = [make()[1] for make in EXAMPLES.values()]
     # Each has its own id, because the examples come from different states.
@@ -50,7 +51,7 @@ def every_record() -> list[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message as Azure's SDK hands it out, and the record that was sent."""
+    """A message as Azure's SDK returns it, and the record that was sent."""
 
     content_type: object
     body: bytes
@@ -59,7 +60,7 @@ class Arrived:
 
 @pytest.fixture(scope="module")
 def arrived() -> Iterator[list[Arrived]]:
-    """What the real destination sent through the broker and a consumer received."""
+    """Messages that the real destination sent through the broker and a consumer received."""
     records = every_record()
     with reserved_port() as port, Broker(port=port) as broker:
         destination = hub_destination(broker.connection_string(HUB))
@@ -76,7 +77,7 @@ def arrived() -> Iterator[list[Arrived]]:
     gc.collect()
 
 
-def test_pypis_cloudevents_reads_every_record(arrived: list[Arrived]) -> None:
+def test_the_cloudevents_library_of_pypi_reads_every_record(arrived: list[Arrived]) -> None:
     """As a structured message of its AMQP binding: attributes of the right types, time aware, data unchanged."""
     for one in arrived:
         event = from_amqp_event(AMQPMessage({"content-type": one.content_type}, {}, one.body))
@@ -88,8 +89,8 @@ def test_pypis_cloudevents_reads_every_record(arrived: list[Arrived]) -> None:
 
 
 @pytest.mark.peer("node")
-def test_npms_cloudevents_reads_every_record(arrived: list[Arrived]) -> None:
-    """In strict mode, which holds each attribute against the schema of the specification; times to the millisecond."""
+def test_the_cloudevents_library_of_npm_reads_every_record(arrived: list[Arrived]) -> None:
+    """In strict mode, which checks each attribute against the schema of the specification; times to the millisecond."""
     lines = [json.dumps({"contentType": one.content_type, "body": one.body.decode()}) for one in arrived]
     read = [json.loads(line) for line in run_node(FOLDER / "cloudevents.mjs", given="\n".join(lines)).splitlines()]
     for one, event in zip(arrived, read, strict=True):

@@ -1,4 +1,4 @@
-"""The JavaScript consumer as a team runs it, behind Azure's SDK and the local broker, fed by real agents' outboxes."""
+"""The JavaScript consumer as a team runs it, with Azure's SDK and the local broker, fed by real agents' outboxes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fleet(tmp_path: Path, broker: Broker) -> Iterator[SendingFleet]:
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it counted, from the last line of its log."""
+    """Return its counts, from the last line of its log."""
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     counts: dict[str, Any] = json.loads(log.splitlines()[-1])
@@ -68,7 +68,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def deliver(broker: Broker, *batches: Sequence[bytes | AmqpAnnotatedMessage]) -> None:
-    """Each batch at once, one after the other."""
+    """Send each batch at once, one after the other."""
 
     async def sending() -> None:
         async with producer(broker.connection_string(HUB)) as client:
@@ -82,8 +82,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: SendingFleet, program: Path) -> None:
-    """Killed while more arrives and started again: a line for each record, the second time from its position on."""
+def test_a_kill_loses_nothing(tmp_path: Path, broker: Broker, fleet: SendingFleet, program: Path) -> None:
+    """It is killed while more records arrive, and started again: a line for each record, from its position on."""
     state, path = tmp_path / "positions.json", tmp_path / "records.jsonl"
     with path.open("a", encoding="utf-8") as output:
         fleet.run(5)
@@ -104,7 +104,7 @@ def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: Send
 
 
 def test_events_flag_writes_one_line_per_closed_event(tmp_path: Path, broker: Broker, program: Path) -> None:
-    """One line per event that is over, of the witness that saw most; hostile messages are counted."""
+    """One line per ended event, from the VM with the most complete observation; hostile messages are counted."""
     deliver(broker, [b"nonsense", b"[]", b'{"specversion": "1.0", "type": "com.example"}', *recorded(), *recorded()])
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--events", "--once")
     output, log = process.communicate(timeout=60)
@@ -119,7 +119,7 @@ def test_events_flag_writes_one_line_per_closed_event(tmp_path: Path, broker: Br
 
 
 @pytest.mark.parametrize("flags", [[], ["--events"]], ids=["records", "events"])
-def test_a_hostile_message_is_counted_and_passed_over(
+def test_a_hostile_message_is_counted_and_skipped(
     tmp_path: Path, broker: Broker, program: Path, flags: list[str]
 ) -> None:
     """Between valid records, it neither stops the program nor is read again by the next one."""
@@ -138,7 +138,7 @@ def test_a_hostile_message_is_counted_and_passed_over(
     assert "stolen" not in {str(ids), *ids}
 
 
-def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Broker, program: Path) -> None:
+def test_skipped_messages_are_reported_during_the_run(tmp_path: Path, broker: Broker, program: Path) -> None:
     """Counts appear after the first skipped message, then once a minute if they change, and at the end."""
     deliver(broker, [b"nonsense"])
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE)
@@ -149,7 +149,7 @@ def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Brok
     assert json.loads(said)["skipped"] == {"not-json": 1}
 
 
-def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker, program: Path) -> None:
+def test_once_from_now_on_ends_without_old_messages(tmp_path: Path, broker: Broker, program: Path) -> None:
     """The program doesn't wait for skipped messages."""
     deliver(broker, recorded())
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--once", "--from", "now")
@@ -172,8 +172,10 @@ def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Br
         ([], "", "no --state FILE; set it to the file for the positions"),
     ],
 )
-def test_bad_usage_is_a_sentence(program: Path, flags: list[str], connection_string: str, sentence: str) -> None:
-    """Exit code 2, and nothing of a secret: the SDK's own error holds the whole connection string."""
+def test_bad_usage_is_reported_in_one_line(
+    program: Path, flags: list[str], connection_string: str, sentence: str
+) -> None:
+    """Exit code 2, and no secret: the SDK's own error contains the whole connection string."""
     environment = node_environment({"EVENT_HUBS_CONNECTION_STRING": connection_string})
     command = [node_binary(), "consume.mjs", *flags]
     done = subprocess.run(
@@ -185,7 +187,7 @@ def test_bad_usage_is_a_sentence(program: Path, flags: list[str], connection_str
 
 
 def javascript(bodies: Sequence[bytes], tmp_path: Path, *, events: bool = False) -> list[dict[str, Any]]:
-    """What the JavaScript consumer makes of each message, one after the other: `line`, `skipped`."""
+    """Return the JavaScript consumer's result for each message in order: `line`, `skipped`."""
     script = tmp_path / "reads.mjs"
     script.write_text(
         f"import {{ Reader }} from {json.dumps(str(FOLDER / 'reader.mjs'))};\n"
@@ -260,7 +262,7 @@ def whole(text: str | None) -> str | None:
 
 
 @pytest.mark.parametrize("events", [False, True])
-def test_no_message_gets_past_what_is_checked(tmp_path: Path, events: bool) -> None:
+def test_every_message_is_checked(tmp_path: Path, events: bool) -> None:
     """Of hostile messages and 3,000 mutants of records: a line of the known members and their types, or none."""
     bodies = [*hostile().values(), *mutants(3_000)]
     found = javascript(bodies, tmp_path, events=events)
@@ -295,7 +297,7 @@ REFUSED_BY_JAVASCRIPT: Final[dict[str, str | None]] = {
 """What Python can't read as JSON, or only some versions of it, and JavaScript can."""
 
 
-def test_the_consumers_refuse_the_same(tmp_path: Path) -> None:
+def test_both_consumers_reject_the_same_messages(tmp_path: Path) -> None:
     """With the same reason, but for what only one of them can read."""
     found = javascript(list(hostile().values()), tmp_path)
     printed = {name: one["skipped"] for name, one in zip(hostile(), found, strict=True)}
@@ -304,7 +306,7 @@ def test_the_consumers_refuse_the_same(tmp_path: Path) -> None:
     assert printed == expected | REFUSED_BY_JAVASCRIPT
 
 
-def test_a_line_of_an_event_has_the_summarys_members() -> None:
+def test_an_event_line_has_the_members_of_the_summary() -> None:
     """Those of the schema that are one value each or words, and `outcome` from the kind."""
     schema = json.loads((ROOT / "exporter" / "schema" / "record.v1.json").read_text("utf-8"))
     assert {*schema["$defs"]["summary"]["properties"]} - {"outcome", "approval_failures"} == SUMMARY

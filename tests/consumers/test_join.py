@@ -123,7 +123,7 @@ FACTS: Final = st.lists(any_fact(), min_size=1, max_size=12, unique_by=lambda on
 
 @given(FACTS, st.randoms(use_true_random=False), st.sampled_from([None, 0.0, 30.0]))
 def test_order_and_copies_change_nothing(facts: list[Fact], chance: random.Random, give_up: float | None) -> None:
-    """The summary is one of the set of records, not of the way they came."""
+    """The summary depends on the set of records, not on their order."""
     shuffled = facts + chance.choices(facts, k=len(facts))
     chance.shuffle(shuffled)
     assert recorded(shuffled, give_up) == recorded(facts, give_up)
@@ -142,7 +142,7 @@ def test_every_summary_is_consistent_json(facts: list[Fact]) -> None:
 
 @given(FACTS)
 def test_every_resource_is_reported_by_or_not_reported_by(facts: list[Fact]) -> None:
-    """A VM that Azure names is among those who told, or it is silent; names are compared without case."""
+    """A VM that Azure names is in `reported_by` or in `not_reported_by`; names are compared without case."""
     found = recorded(facts)
     heard = {name.lower() for name in found["reported_by"]}
     assert {name.lower() for name in found["resources"]} - heard == {name.lower() for name in found["not_reported_by"]}
@@ -170,40 +170,40 @@ def _real(folder: Path) -> list[Record]:
     return recorded_by_a_fleet(folder, 4, events=2)
 
 
-# -- stories
+# -- scenarios
 
 
-def test_the_first_sight_is_the_earliest_of_all() -> None:
-    """With the notice that this witness had."""
+def test_first_seen_is_the_earliest_of_all_vms() -> None:
+    """The summary has the notice of that VM."""
     found = recorded([*life("web_1", 3.0), *life("web_0", 1.0)])
     assert (found["first_seen"], found["first_seen_by"], found["notice_seconds"]) == (at(1.0), "web_0", 899.0)
     assert found["started_at"] == at(101.0)
 
 
-def test_a_witness_is_enough_where_the_vm_itself_is_silent() -> None:
-    """A VM that lost its disk tells nothing; its neighbour with scope=all does."""
+def test_one_reporting_vm_is_enough() -> None:
+    """A VM that lost its disk reports nothing; its neighbour with scope=all does."""
     found = recorded(life("neighbour"))
     assert (found["state"], found["outcome"], found["reported_by"]) == ("closed", "completed", ["neighbour"])
     assert found["not_reported_by"] == ["web_0", "web_1"]
 
 
-def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
-    """The outcome is that of the best witness, and who contradicts is visible."""
+def test_a_vm_that_saw_the_start_takes_precedence() -> None:
+    """The outcome is that of the most complete observation, and contradictions are visible."""
     found = recorded([*life("web_0"), fact("scheduled", 0, "web_1"), closing("canceled", 105, "web_1")])
     assert (found["outcome"], found["outcome_by"]) == ("completed", "web_0")
     assert found["conflicts"] == [{"field": "outcome", "values": {"canceled": ["web_1"], "completed": ["web_0"]}}]
 
 
-def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
-    """Of two that say the same, the one who watched without a break."""
+def test_the_vm_with_the_fewest_gaps_takes_precedence() -> None:
+    """Of two with the same observation, the one without a gap in polling."""
     begun = [fact("started", 0, "web_0"), fact("started", 0, "web_1")]
     for worse in ({"gaps": 2}, {"gap_seconds": 40.0}, {"seen_before": "gap"}, {"unseen": ("gap",)}):
         found = recorded([*begun, closing("completed", 105, "web_0", **worse), closing("completed", 106, "web_1")])
         assert (found["outcome_by"], found["gone_at"]) == ("web_1", at(106))
 
 
-def test_not_seen_is_no_contradiction() -> None:
-    """`ended` says that a witness does not know; a late one that does know revises the summary."""
+def test_an_unseen_end_is_not_a_contradiction() -> None:
+    """`ended` means that a VM does not know; a later record of one that knows revises the summary."""
     without_data = [fact("scheduled", 0, "web_1"), closing("ended", 500, "web_1", unseen=("restart",))]
     alone = recorded(without_data)
     assert (alone["state"], alone["outcome"], alone["unseen"]) == ("closed", "ended", ["restart"])
@@ -211,7 +211,7 @@ def test_not_seen_is_no_contradiction() -> None:
     assert (found["outcome"], found["unseen"], found["conflicts"]) == ("completed", [], [])
 
 
-def test_one_that_leaves_an_event_does_not_end_it_for_the_others() -> None:
+def test_an_event_stays_open_while_one_vm_has_it() -> None:
     """`ended` of one VM while another still has the event: it is open."""
     left = [fact("scheduled", 0, "web_0"), closing("ended", 5, "web_0", unseen=("not-this-vm",))]
     assert recorded([*left, fact("scheduled", 0, "web_1")])["state"] == "scheduled"
@@ -219,14 +219,14 @@ def test_one_that_leaves_an_event_does_not_end_it_for_the_others() -> None:
     assert recorded([*left, fact("started", 9, "web_0", started_by="not_before")])["state"] == "started"
 
 
-def test_a_cancellation_waits_for_who_saw_it_start() -> None:
-    """Of two VMs that contradict each other, the one that saw more has not finished."""
+def test_a_cancellation_waits_for_the_vm_that_saw_the_start() -> None:
+    """Of two VMs that contradict each other, the one with the more complete observation has not finished."""
     facts = [fact("scheduled", 0, "web_0"), closing("canceled", 50, "web_0"), fact("started", 40, "web_1")]
     assert recorded(facts)["state"] == "started"
 
 
 def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None:
-    """They can only see that it was not themselves."""
+    """They can only report that they did not approve it."""
     own = [fact("scheduled", 0), fact("approval.accepted", 1, approved_at=at(1), rule="freeze", attempts=1)]
     neighbours = [
         fact("started", 3, f"web_{number}", started_by=word) for number, word in ((1, "other"), (2, "not_before"))
@@ -236,7 +236,7 @@ def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None
     assert found["conflicts"] == []
 
 
-def test_who_let_it_start_can_be_in_conflict() -> None:
+def test_started_by_can_be_in_conflict() -> None:
     """Without an approval by an agent, one clock shows an early start and another a late one."""
     found = recorded([fact("started", 3, started_by="other"), fact("started", 3, "web_1", started_by="not_before")])
     assert found["started_by"] == "other"
@@ -245,15 +245,15 @@ def test_who_let_it_start_can_be_in_conflict() -> None:
 
 def test_interruption_of_a_vm_is_its_largest_reported_total() -> None:
     """A VM that measured no interruption has null; a VM that didn't measure is missing."""
-    felt = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
-    felt += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
-    found = recorded([*life("web_0"), *life("web_1"), *felt, *life("neighbour")])
+    observed = [fact("interruption.observed", 101, interruption_seconds=2.0, interruption_longest_seconds=2.0)]
+    observed += [fact("interruption.observed", 104, interruption_seconds=5.5, interruption_longest_seconds=3.5)]
+    found = recorded([*life("web_0"), *life("web_1"), *observed, *life("neighbour")])
     assert found["interruption_seconds"] == {"web_0": 5.5, "web_1": None}
     assert found["interruption_longest_seconds"] == 3.5
 
 
-def test_event_without_an_end_becomes_no_end() -> None:
-    """After its last word and its NotBefore; a late end still closes it."""
+def test_an_event_without_an_end_gets_the_state_no_end() -> None:
+    """After its last record and its NotBefore; a late end still closes it."""
     open_event = [fact("scheduled", 0, not_before=at(900))]
     assert recorded(open_event, 60.0, at(930))["state"] == "scheduled"
     assert recorded(open_event, 60.0, at(961))["state"] == "no-end"
@@ -262,7 +262,7 @@ def test_event_without_an_end_becomes_no_end() -> None:
     assert due(recorded(open_event)) == at(900)
 
 
-def test_the_places_and_tags_are_those_of_the_vms_that_it_names() -> None:
+def test_places_and_tags_are_those_of_the_named_vms() -> None:
     """For routing: a neighbour's owner is not the event's."""
     own = Place("sub", "group", "web", "westeurope", (("owner", "team-a"),))
     other = Place("sub", "group", "batch", "westeurope", (("owner", "team-b"),))
@@ -272,13 +272,13 @@ def test_the_places_and_tags_are_those_of_the_vms_that_it_names() -> None:
 
 
 def test_summary_has_the_last_values_and_all_resources() -> None:
-    """A VM that an update dropped was named all the same."""
+    """A VM that an update removed is listed as well."""
     later = replace(EVENT, resources=("web_1",), status="Started")
     found = recorded([fact("scheduled", 0), fact("updated", 5, event=later)])
     assert (found["event_status"], found["resources"]) == ("Started", ["web_0", "web_1"])
 
 
-def test_an_approval_that_went_wrong_is_a_warning() -> None:
+def test_a_failed_approval_is_a_warning() -> None:
     """Failed, outdated, not understood."""
     found = recorded([fact("scheduled", 0), fact("approval.failed", 1, attempts=3), fact("approval.outdated", 2)])
     assert (found["warnings"], found["approval_attempts"]) == (["approval.failed", "approval.outdated"], 3)

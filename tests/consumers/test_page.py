@@ -33,7 +33,7 @@ _collected = pytest.fixture(autouse=True)(collected)
 @pytest.mark.peer("jq")
 @pytest.mark.parametrize("language", ["python", "javascript"])
 def test_the_commands_of_the_page_run(language: str, broker: Broker, tmp_path: Path) -> None:
-    """In the folder of each consumer, as a team takes it, with records of every kind in the hub."""
+    """In the folder of each consumer, as a team deploys it, with records of every kind in the hub."""
     program = "python -m event_summaries" if language == "python" else "node consume.mjs"
     (block,) = [found for found in blocks(PAGE) if found.text.startswith(program)]
     asyncio.run(_deliver(broker))
@@ -65,7 +65,7 @@ async def _deliver(broker: Broker) -> None:
 
 
 def test_every_member_of_a_summary_is_explained() -> None:
-    """Once, and no other."""
+    """Each member once, and no other."""
     table = PAGE.read_text(encoding="utf-8").partition("<!-- summary -->")[2].partition("<!-- /summary -->")[0]
     explained = [
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")

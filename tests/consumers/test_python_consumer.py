@@ -1,4 +1,4 @@
-"""The Python consumer as a team runs it, behind Azure's SDK and the local broker, fed by real agents' outboxes."""
+"""The Python consumer as a team runs it, with Azure's SDK and the local broker, fed by real agents' outboxes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def started(broker: Broker, state: Path, output: IO[str], *flags: str) -> subpro
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it counted, from the last line of its log."""
+    """Return its counts, from the last line of its log."""
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     counts: dict[str, Any] = json.loads(log.splitlines()[-1].partition(" INFO ")[2])
@@ -65,8 +65,9 @@ def deliver(broker: Broker, bodies: Sequence[bytes | str]) -> None:
     asyncio.run(sending())
 
 
-def test_a_fleet_becomes_one_summary_per_event_over_a_kill(tmp_path: Path, broker: Broker, fleet: SendingFleet) -> None:
-    """Killed while the second half arrives and started again: each record joined once, every summary as it must be."""
+def test_a_kill_still_gives_one_summary_per_event(tmp_path: Path, broker: Broker, fleet: SendingFleet) -> None:
+    """It is killed while the second half arrives, and started again: each record is joined once, every summary is
+    correct."""
     state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
         fleet.run(5)
@@ -86,7 +87,7 @@ def test_a_fleet_becomes_one_summary_per_event_over_a_kill(tmp_path: Path, broke
     assert counts["skipped"] == {}
 
 
-def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Broker) -> None:
+def test_hostile_messages_are_counted_and_skipped(tmp_path: Path, broker: Broker) -> None:
     """Not JSON, wrong types, a mebibyte, an unknown kind, a future version, between records of every kind."""
     good = recorded()
     sent = json.loads(good[0])
@@ -111,8 +112,8 @@ def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Br
     assert last_lines(path.read_text()) == summaries(good)
 
 
-def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None:
-    """Nested without end, with another's members, without bytes: counted and passed over, also by the next one."""
+def test_no_hostile_message_is_read_twice(tmp_path: Path, broker: Broker) -> None:
+    """Very deep, with another's members, without bytes: counted and skipped, also by the next process."""
     bad = list(hostile().values())
     no_bytes = [AmqpAnnotatedMessage(value_body={"a": 1}), AmqpAnnotatedMessage(sequence_body=[["a"], [1, None]])]
 
@@ -136,7 +137,7 @@ def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None
 
 
 def test_every_readable_message_is_kept_and_written(tmp_path: Path) -> None:
-    """Of hostile messages and 3,000 mutants of records, each is refused with a reason, or has a summary."""
+    """Of hostile messages and 3,000 mutants of records, each is rejected with a reason, or has a summary."""
     store = Store(tmp_path / "summaries.db")
     kept = Counter[str]()
     for body in (*hostile().values(), *mutants(3_000)):
@@ -193,7 +194,7 @@ def test_event_without_an_end_is_written_once(tmp_path: Path) -> None:
 
 
 def test_later_run_writes_an_event_without_an_end(tmp_path: Path, broker: Broker) -> None:
-    """As a job that runs with --once every hour does it, on a hub in which nothing came since."""
+    """As a job does that runs with --once every hour, on a hub without new messages."""
     deliver(broker, [body for body in recorded() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
     state, path = tmp_path / "summaries.db", tmp_path / "summaries.jsonl"
     with path.open("a", encoding="utf-8") as output:
@@ -202,7 +203,7 @@ def test_later_run_writes_an_event_without_an_end(tmp_path: Path, broker: Broker
     assert [json.loads(line)["state"] for line in path.read_text().splitlines()] == ["scheduled", "no-end"]
 
 
-def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker) -> None:
+def test_once_from_now_on_ends_without_old_messages(tmp_path: Path, broker: Broker) -> None:
     """The program doesn't wait for skipped messages."""
     deliver(broker, recorded())
     with (tmp_path / "summaries.jsonl").open("a", encoding="utf-8") as output:
@@ -220,10 +221,10 @@ def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Br
         (["--state", "a.db"], {"EVENT_HUBS_CONNECTION_STRING": "Endpoint=hunter2"}, "is not a connection string"),
     ],
 )
-def test_bad_usage_is_a_sentence(
+def test_bad_usage_is_reported_in_one_line(
     arguments: list[str], environment: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    """Exit code 2, and nothing of a secret."""
+    """Exit code 2, and no secret."""
     done = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""What the Python consumer reads from one message, from any sender."""
+"""What the Python consumer reads from one message of any sender."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def with_data(**members: Any) -> bytes:
     return json.dumps({**found, "data": {**found["data"], **members}}).encode()
 
 
-def test_it_knows_every_kind() -> None:
-    """And no other; which of them are about events, the examples say."""
+def test_every_kind_is_known() -> None:
+    """And no other; the examples define which of them are about events."""
     assert {*KINDS} == ABOUT_EVENTS | ABOUT_VMS
 
 
@@ -67,8 +67,8 @@ def test_every_kind_of_record_is_read(kind: str) -> None:
     assert fact.event_id == sent["data"]["event_id"]
 
 
-def test_a_closing_record_brings_its_summary() -> None:
-    """Times, spans and who approved are taken out of it."""
+def test_a_closing_record_has_its_summary() -> None:
+    """Times, durations, and `started_by` are read from it."""
     fact = read(every_kind()["completed"])
     summary = json.loads(every_kind()["completed"])["data"]["summary"]
     assert (fact.first_seen, fact.started_at, fact.gone_at) == (
@@ -118,8 +118,8 @@ def test_ids_that_differ_in_case_are_one() -> None:
         (with_data(notice_seconds=True), "wrong-type"),
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused_with_a_reason(body: bytes, why: str) -> None:
-    """Nothing that can be sent to a hub is more than that."""
+def test_an_invalid_record_is_rejected_with_a_reason(body: bytes, why: str) -> None:
+    """No sent message has any other effect."""
     assert reason(body) == why
     assert why in REASONS
 
@@ -130,15 +130,15 @@ def test_the_tags_of_a_vm_are_kept() -> None:
     assert found.place.tags == (("owner", "web"),)
 
 
-def test_azures_own_object_may_be_anything() -> None:
-    """Its members are Azure's to choose: what is not as expected is not known."""
+def test_the_object_of_azure_may_have_any_value() -> None:
+    """Azure defines its members: an unexpected value is unknown."""
     odd = {"EventId": EVENT_ID, "EventType": 7, "Resources": ["a", 7, None], "DurationInSeconds": "long"}
     event = read(with_data(event=odd)).event
     assert event is not None
     assert (event.event_type, event.resources, event.duration) == (None, ("a",), None)
 
 
-def test_last_readable_value_is_in_place_of_one_that_cannot_be_read() -> None:
+def test_an_unreadable_value_keeps_the_last_readable_one() -> None:
     """As in the agent's other outputs; null is a value that was never readable."""
     twice = {"EventId": EVENT_ID, "EventType": "Freeze", "EventSource": "User", "Resources": ["a"]}
     event = read(with_data(event=twice, last_readable={"EventType": "Reboot", "EventSource": None})).event
@@ -152,22 +152,22 @@ def test_last_readable_value_is_in_place_of_one_that_cannot_be_read() -> None:
 
 
 def test_a_lone_surrogate_does_no_harm() -> None:
-    """JSON can write half a character; no file can hold it."""
+    """JSON can contain half a surrogate pair; no file can."""
     fact = read(with_data(vm={"name": "web-\ud800"}))
     fact.vm.encode()
 
 
 @given(JSON, st.sampled_from(["data", "id", "source", "subject", "time", "vm", "summary", "event", "event_id"]))
-def test_any_value_in_any_place_is_read_or_refused(value: Any, name: str) -> None:
-    """Nothing else happens."""
+def test_any_value_in_any_place_is_read_or_rejected(value: Any, name: str) -> None:
+    """It has no other effect."""
     found: dict[str, Any] = json.loads(every_kind()["completed"])
     (found if name in found else found["data"])[name] = value
     _read_or_refused(json.dumps(found).encode())
 
 
 @given(st.binary(max_size=64) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """Nothing else happens."""
+def test_any_bytes_are_read_or_rejected(body: bytes) -> None:
+    """They have no other effect."""
     _read_or_refused(body)
 
 

@@ -1,4 +1,4 @@
-"""What the Python consumer keeps: each record once, with the position after it, over kills and restarts."""
+"""The Python consumer's store: each record once, with the position after it, over kills and restarts."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_any_facts_are_read_back_as_they_were(some: list[Fact]) -> None:
     store.close()
 
 
-def test_what_was_not_committed_is_read_again(tmp_path: Path) -> None:
+def test_uncommitted_records_are_read_again(tmp_path: Path) -> None:
     """Facts, pending summaries, and the position are durable together or not at all."""
     store = Store(tmp_path / "a.db")
     store.add([fact("scheduled", 0)])
     commit(store, number=1)
     store.add([fact("started", 9)])
-    store.close()  # as a kill: nothing was committed since
+    store.close()  # as a kill: the rest was not committed
     store = Store(tmp_path / "a.db")
     assert [one.kind for one in store.facts("e-1")] == ["scheduled"]
     assert positions(store) == {"0": 1}
@@ -90,7 +90,7 @@ def test_summary_is_pending_until_it_is_written(tmp_path: Path) -> None:
 
 
 def test_each_hub_group_and_partition_has_its_own_position(tmp_path: Path) -> None:
-    """Positions of one consumer group are nothing to another."""
+    """Positions of one consumer group don't affect another."""
     store = Store(tmp_path / "a.db")
     commit(store, "0", 5)
     commit(store, "1", 7)
@@ -99,7 +99,7 @@ def test_each_hub_group_and_partition_has_its_own_position(tmp_path: Path) -> No
     store.close()
 
 
-def test_one_process_has_the_file(tmp_path: Path) -> None:
+def test_only_one_process_opens_the_file(tmp_path: Path) -> None:
     """A second process gets an error and changes nothing."""
     store = Store(tmp_path / "a.db")
     with pytest.raises(Busy, match="another process"):
@@ -110,8 +110,8 @@ def test_one_process_has_the_file(tmp_path: Path) -> None:
     Store(tmp_path / "a.db").close()
 
 
-def test_old_events_are_forgotten_and_their_room_is_used_again(tmp_path: Path) -> None:
-    """By age, and the oldest first where the file is too large; never a pending one."""
+def test_old_events_are_deleted_and_their_space_is_reused(tmp_path: Path) -> None:
+    """By age, and the oldest first if the file is too large; never a pending one."""
     now = [1000.0]
     store = Store(tmp_path / "a.db", clock=lambda: now[0])
     for number in range(200):

@@ -57,7 +57,7 @@ def test_the_committed_file_is_current(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_imports_by_hand_by_file_and_by_the_api(name: str) -> None:
+def test_a_dashboard_can_be_imported_by_hand_by_file_and_by_the_api(name: str) -> None:
     """No id, the classic model, no __inputs, and one data source variable, which everything uses."""
     document = load(name)
     assert document["id"] is None

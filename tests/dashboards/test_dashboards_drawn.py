@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.peer("chromium"),
 ]
 
-FLEETS: Final = ("fleet", "calm", "stale", "warming", "started")
+FLEETS: Final = ("fleet", "quiet", "stale", "warming", "started")
 GREEN, ORANGE, RED, PURPLE, BLUE = "#73BF69", "#FF9830", "#F2495C", "#B877D9", "#5794F2"
 """Grafana's palette in the dark theme."""
 
@@ -64,7 +64,7 @@ def show(lived: DashboardsEnvironment, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize(
     ("scenario", "state", "starts_in", "colour"),
     [
-        ("calm", "Nothing scheduled", "Nothing scheduled", GREEN),
+        ("quiet", "Nothing scheduled", "Nothing scheduled", GREEN),
         ("scheduled", "Scheduled", "00:", ORANGE),
         ("started", "Started", "Started", RED),
         ("stale", "Unknown", "Unknown", PURPLE),
@@ -95,7 +95,7 @@ def test_one_event_is_one_row(show: Show) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "word"), [("calm", "nothing scheduled"), ("stale", "unknown"), ("warming", "not known yet")]
+    ("scenario", "word"), [("quiet", "nothing scheduled"), ("stale", "unknown"), ("warming", "not known yet")]
 )
 def test_a_table_without_events_shows_the_reason(show: Show, scenario: str, word: str) -> None:
     """One row with the matching text, instead of an empty table."""
@@ -152,7 +152,7 @@ def test_a_fleet_without_current_data_is_not_green(show: Show, scenario: str) ->
 
 
 PICTURES: Final[list[tuple[str, str, Literal["light", "dark"], str]]] = [
-    ("vm", "calm", "light", "Nothing scheduled"),
+    ("vm", "quiet", "light", "Nothing scheduled"),
     ("vm", "scheduled", "dark", "Scheduled"),
     ("vm", "started", "light", "Started"),
     ("vm", "stale", "dark", "Unknown"),
@@ -161,7 +161,9 @@ PICTURES: Final[list[tuple[str, str, Literal["light", "dark"], str]]] = [
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids="-".join)
-def test_grafana_draws_it(show: Show, tmp_path: Path, picture: tuple[str, str, Literal["light", "dark"], str]) -> None:
+def test_grafana_draws_every_panel(
+    show: Show, tmp_path: Path, picture: tuple[str, str, Literal["light", "dark"], str]
+) -> None:
     """Grafana's components draw every panel without an error, and the texts are on the page."""
     dashboard, scenario, mode, word = picture
     document, answers = load(dashboard), show.answers[dashboard][scenario]
@@ -175,7 +177,7 @@ def test_grafana_draws_it(show: Show, tmp_path: Path, picture: tuple[str, str, L
 
 @pytest.mark.skipif("DASHBOARDS_PICTURES" not in os.environ, reason="for looking at: DASHBOARDS_PICTURES=FOLDER")
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_pictures_to_look_at(show: Show, mode: Literal["light", "dark"]) -> None:
+def test_pictures_are_written(show: Show, mode: Literal["light", "dark"]) -> None:
     """Write a picture of every scenario in this theme."""
     folder = Path(os.environ["DASHBOARDS_PICTURES"])
     folder.mkdir(parents=True, exist_ok=True)

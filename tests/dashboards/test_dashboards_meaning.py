@@ -26,7 +26,7 @@ def _one(series: list[dict[str, Any]]) -> float | None:
 @pytest.mark.parametrize(
     ("scenario", "state", "starts_in"),
     [
-        ("calm", 0, FAR),
+        ("quiet", 0, FAR),
         ("scheduled", 1, 1320),
         ("started", 2, -3 * FAR),
         ("stale", 20, -FAR),
@@ -49,7 +49,7 @@ def test_state_and_countdown_match_the_scenario(
 
 
 SILENT: Final = {
-    "calm": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced"},
+    "quiet": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced"},
     "scheduled": set(),
     "started": set(),
     "stale": {"Notice", "Decisions", "Current decisions", "Interruption: observed and announced", "Events, all VMs"},
@@ -162,8 +162,8 @@ def test_the_first_value_of_a_counter_is_shown(lived: DashboardsEnvironment) -> 
 
 
 def test_zero_failed_approvals_are_shown_only_if_an_exporter_answers(lived: DashboardsEnvironment) -> None:
-    """0 in the calm scenario, and no sample without an exporter."""
-    assert _one(lived.panel("vm", "Approvals sent", "calm")[1]) == 0
+    """0 in the scenario without events, and no sample without an exporter."""
+    assert _one(lived.panel("vm", "Approvals sent", "quiet")[1]) == 0
     assert _one(lived.panel("vm", "Approvals sent", "absent")[1]) is GONE
 
 
@@ -219,7 +219,7 @@ def test_other_variables_narrow_the_instances(lived: DashboardsEnvironment) -> N
     """The previous variables narrow the list; without a selection it includes a VM with an unknown name."""
     variable = load("vm")["templating"]["list"][-1]
     assert _values(lived, variable, "scheduled") == {"web_1:10169"}
-    assert _values(lived, variable, "nameless") == {"who-1:10169"}
+    assert _values(lived, variable, "nameless") == {"nameless-1:10169"}
     assert len(_values(lived, variable, "fleet", tag_owner="shop")) == 100
     assert _values(lived, variable, "nameless", tag_owner="shop") == set()
 
@@ -280,8 +280,8 @@ def test_alerts_are_those_of_the_selected_vms(lived: DashboardsEnvironment) -> N
     assert none == []
     bank = lived.panel("fleet", "Alerts", "fleet", tag_owner="bank")
     assert "MaintenanceImminent" not in {row["metric"]["alertname"] for row in bank[0]}
-    calm = lived.panel("fleet", "Alerts", "calm")
-    assert [row["metric"]["alertname"] for row in calm[2]] == ["none"]
+    alerts = lived.panel("fleet", "Alerts", "quiet")
+    assert [row["metric"]["alertname"] for row in alerts[2]] == ["none"]
 
 
 def test_starts_and_ends_are_counted_by_type(lived: DashboardsEnvironment) -> None:
@@ -289,8 +289,8 @@ def test_starts_and_ends_are_counted_by_type(lived: DashboardsEnvironment) -> No
     *counted, none = _fleet(lived, "Starts and ends of events")
     assert [sum(float(row["value"][1]) for row in rows) for rows in counted] == [2, 2, 2, 0, 6, 0, 0]
     assert none == []
-    quiet = _fleet(lived, "Starts and ends of events", "calm")
-    assert [row["metric"]["event_type"] for row in quiet[-1]] == ["none"]
+    found = _fleet(lived, "Starts and ends of events", "quiet")
+    assert [row["metric"]["event_type"] for row in found[-1]] == ["none"]
 
 
 def test_interruptions_of_the_fleet_are_shown_as_maximum_and_p99(lived: DashboardsEnvironment) -> None:
@@ -334,7 +334,7 @@ def test_the_fleet_is_counted(lived: DashboardsEnvironment) -> None:
     assert [row["value"][1] for row in warming] == ["3"]
     assert [row["value"][1] for row in share] == ["0.12"]
     assert none == []
-    assert [row["metric"]["vmss_name"] for row in _fleet(lived, "Missing data, by scale set", "calm")[-1]] == [
+    assert [row["metric"]["vmss_name"] for row in _fleet(lived, "Missing data, by scale set", "quiet")[-1]] == [
         "none: all data is current"
     ]
 
@@ -356,7 +356,7 @@ def test_scheduled_events_are_grouped(lived: DashboardsEnvironment) -> None:
 
 @pytest.mark.parametrize(
     ("scenario", "word"),
-    [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "unknown"), ("warming", "unknown")],
+    [("quiet", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "unknown"), ("warming", "unknown")],
 )
 def test_a_fleet_without_events_shows_the_reason(lived: DashboardsEnvironment, scenario: str, word: str) -> None:
     """ "nothing scheduled" appears only if a VM has current data; otherwise the numbers are missing, not 0."""
@@ -366,7 +366,7 @@ def test_a_fleet_without_events_shows_the_reason(lived: DashboardsEnvironment, s
     assert scheduled == (0 if word == "nothing scheduled" else GONE)
 
 
-def test_history_is_summed_over_weeks(lived: DashboardsEnvironment) -> None:
+def test_starts_are_summed_over_weeks(lived: DashboardsEnvironment) -> None:
     """28 starts a day in three types are 196 a week."""
     week = _fleet(lived, "Starts per week")[0]
     assert sum(float(row["values"][-1][1]) for row in week) == pytest.approx(196, abs=6)
@@ -385,7 +385,7 @@ def test_queries_read_a_small_part_of_the_series(lived: DashboardsEnvironment) -
 
 
 ALERTS: Final[dict[str, set[str]]] = {
-    "calm": set(),
+    "quiet": set(),
     "scheduled": {"MaintenanceScheduled"},
     "started": {"InterruptionLongerThanAnnounced"},
     "stale": {"DataStale"},
@@ -408,7 +408,7 @@ ALERTS: Final[dict[str, set[str]]] = {
 
 
 @pytest.mark.parametrize("scenario", ALERTS)
-def test_a_scenario_raises_exactly_its_alerts(lived: DashboardsEnvironment, scenario: str) -> None:
+def test_each_scenario_raises_exactly_its_alerts(lived: DashboardsEnvironment, scenario: str) -> None:
     """Exactly these alerts are pending or firing, and none of their texts contains a failed template."""
     active = lived.alerts(scenario)
     assert {name.removeprefix("AzureScheduledEvents") for name in active} == ALERTS[scenario]

@@ -1,1 +1,1 @@
-"""The KQL of deploy/consumers/adx: its language, its mapping, and what its functions find."""
+"""The KQL of deploy/consumers/adx: its language, its mapping, and the results of its functions."""

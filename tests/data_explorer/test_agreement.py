@@ -29,8 +29,8 @@ def database() -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_give_the_same_summary(seed: int, database: Database) -> None:
-    """Of all records, and of what is left where many are lost, doubled and out of order: the seed says which."""
+def test_functions_and_consumer_give_the_same_summary(seed: int, database: Database) -> None:
+    """For all records, and for the rest after many are lost, duplicated, and out of order: the seed selects which."""
     chance = random.Random(seed)  # noqa: S311  # the same loss in each run
     records = scenario.month()
     if seed:
@@ -51,7 +51,7 @@ def test_both_give_the_same_summary(seed: int, database: Database) -> None:
 
 
 def by_functions(row: dict[str, Any]) -> dict[str, Any]:
-    """What a row says, with null for what is not known."""
+    """Return the content of a row, with null for unknown values."""
     columns = ("EventType", "SeenUnbroken", "NoticeSeconds", "AnnouncedSeconds", "InterruptionSecondsTotal")
     texts = ("StartedBy", "ApproverVm", "Rule")
     times = ("FirstSeen", "NotBefore", "ApprovedAt", "StartedAt", "GoneAt")
@@ -65,7 +65,7 @@ def by_functions(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_consumer(found: dict[str, Any]) -> dict[str, Any]:
-    """What a summary says, in the words of the functions."""
+    """Return the content of a summary, with the names of the functions."""
     observed = [seconds for seconds in found["interruption_seconds"].values() if seconds is not None]
     times = {
         "FirstSeen": "first_seen",

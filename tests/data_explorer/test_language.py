@@ -1,4 +1,4 @@
-"""The commands and queries, as Kusto's own language service reads them: against tables that the commands make."""
+"""The commands and queries, checked by Kusto's own language service against the tables that the commands create."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SCHEMA: Final[Mapping[str, Any]] = json.loads(
     files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8")
 )
 IDEMPOTENT: Final = (".create-merge ", ".create-or-alter ", ".alter ", ".alter-merge ")
-"""What may be run again; an ARM template's script takes these as well."""
+"""Commands that may be run again; an ARM template's script accepts these as well."""
 
 ROOTS: Final = {"Record": (), "Data": ("data",), "Tags": ("data", "vm", "tags")}
-"""Where in a record the dynamic columns begin that members are taken out of."""
+"""Where in a record the dynamic columns begin that members are extracted from."""
 
 AZURE: Final = {"Resources": "array", "DurationInSeconds": "integer"}
 """Types of the fields of Azure's object that aren't strings."""
@@ -62,7 +62,7 @@ def blocks_of_the_page() -> list[str]:
 
 @lru_cache(1)
 def found() -> Checked:
-    """The files as they are, a call of each function, each panel in both forms, and what the page shows."""
+    """Return the files, a call of each function, each panel in both forms, and the page's examples."""
     queries = calls()
     queries |= {f"page: {text}": text for text in blocks_of_the_page()}
     for title, query in kusto.panels().items():
@@ -71,13 +71,13 @@ def found() -> Checked:
     return checked(kusto.texts(), queries)
 
 
-def test_nothing_is_wrong() -> None:
-    """No error, no warning and no name that nothing has: in the commands, functions, panels and on the page."""
+def test_the_language_service_finds_no_error() -> None:
+    """No error, no warning, and no unknown name: in the commands, functions, panels, and on the page."""
     assert found().problems == []
 
 
-def test_mistakes_are_found() -> None:
-    """A wrong column, function, type, conversion or word is reported at its place, in each kind of command."""
+def test_the_language_service_finds_mistakes() -> None:
+    """A wrong column, function, type, conversion, or keyword is reported at its place, in each kind of command."""
     wrong = kusto.texts()
     mistakes = (
         ("1-tables.kql", "Location: string", "Location: text"),
@@ -100,7 +100,7 @@ def test_mistakes_are_found() -> None:
 
 
 def test_every_command_can_be_run_again() -> None:
-    """The words that each begins with say so, and each is one command: none lies in two pieces."""
+    """The first words of each permit it, and each is one command: none is split in two."""
     assert len(found().commands) > 20
     for command in found().commands:
         assert command["text"].startswith(IDEMPOTENT), command
@@ -108,7 +108,7 @@ def test_every_command_can_be_run_again() -> None:
 
 
 def test_the_update_policy_gives_the_rows_of_its_table() -> None:
-    """Its function returns the columns of the typed table, in their order and with their types, as Kusto demands."""
+    """Its function returns the columns of the typed table, in their order and with their types, as Kusto requires."""
     policy = kusto.update_policy()
     ((table, _),) = re.findall(r"\.alter table (\w+) policy (update)", kusto.texts()["2-ingestion.kql"])
     assert policy["Query"] == "ScheduledEventsRead()"
@@ -135,7 +135,7 @@ def test_the_mapping_names_columns_and_members_that_exist() -> None:
 
 
 def test_every_path_is_a_member_of_a_record() -> None:
-    """Whatever is taken out of a record by name exists in its schema, and what it is converted to fits its type."""
+    """Every member that is extracted by name exists in the schema, and its conversion fits its type."""
     paths = found().paths
     assert {path["root"] for path in paths} == set(ROOTS)
     assert len({(path["root"], *path["path"]) for path in paths}) > 40
@@ -161,7 +161,7 @@ def test_wrong_paths_are_found() -> None:
 
 
 def fault(root: str, path: tuple[str, ...], conversion: str | None) -> str | None:
-    """What is wrong with taking this member out of a column and converting it; None: nothing."""
+    """Return the fault of extracting this member from a column and converting it; None if there is none."""
     kinds = member((*ROOTS[root], *path))
     if not kinds:
         return "no record has it"
@@ -171,7 +171,7 @@ def fault(root: str, path: tuple[str, ...], conversion: str | None) -> str | Non
 
 
 def member(path: tuple[str, ...]) -> set[str]:
-    """The types that a member of a record may have, `date-time` for a time; empty where the schema knows none."""
+    """Return the types that a member of a record may have, `date-time` for a time; empty if the schema lacks it."""
     if path[:2] == ("data", "event") and len(path) == 3:
         return {AZURE.get(path[2], "string")} if path[2] in FIELDS else set()
     if path[:3] == ROOTS["Tags"] and len(path) == 4:
@@ -183,13 +183,13 @@ def member(path: tuple[str, ...]) -> set[str]:
 
 
 def resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of the schema, or what it refers to."""
+    """Return a part of the schema, or the part it refers to."""
     reference = part.get("$ref")
     return part if reference is None else SCHEMA["$defs"][reference.removeprefix("#/$defs/")]
 
 
 def types(part: Mapping[str, Any]) -> set[str]:
-    """The types of a part of the schema."""
+    """Return the types of a part of the schema."""
     if "anyOf" in part:
         return {kind for one in part["anyOf"] for kind in types(one)}
     words = part.get("enum", [part["const"]] if "const" in part else None)

@@ -31,7 +31,7 @@ def database() -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def by_kind() -> Mapping[str, dict[str, Any]]:
-    """The rows of one record of each kind, by the kind that they have."""
+    """Return the rows of one record of each kind, by kind."""
     found = Database()
     rows = stored(found, *(cloudevent(kind) | {ENQUEUED: TAKEN} for kind in EXAMPLES))
     found.close()
@@ -40,17 +40,17 @@ def by_kind() -> Mapping[str, dict[str, Any]]:
 
 
 def moment(text: Any) -> datetime | None:
-    """A time of a record as the database gives it: in UTC, without saying so."""
+    """Return a time of a record as the database has it: in UTC, without a zone."""
     return datetime.fromisoformat(text).replace(tzinfo=None) if text else None
 
 
 def known(number: Any) -> Any:
-    """A number of Azure's; -1 is: not known."""
+    """Return one of Azure's numbers; -1 means unknown."""
     return number if isinstance(number, int) and number >= 0 else None
 
 
 def expected(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Each typed column out of a record that came at `TAKEN`. A text that is not known is "", or null here."""
+    """Return each typed column of a record that arrived at `TAKEN`. An unknown text is "", or null here."""
     data, vm = record["data"], record["data"]["vm"]
     event = data["event"] if isinstance(data["event"], dict) else {}
     return {
@@ -83,27 +83,27 @@ def expected(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(database: Database, *messages: Any) -> list[dict[str, Any]]:
-    """The rows of these messages."""
+    """Return the rows of these messages."""
     database.ingest(messages)
     return database.query("ScheduledEventsTyped | sort by Id asc")
 
 
 def same(row: Any, value: Any) -> bool:
-    """Whether a row has this value; a text that is not known is "" in Kusto, and may be null with what runs it here."""
+    """Return whether a row has this value; an unknown text is "" in Kusto, and may be null in duckdb-kql."""
     unknown = ("", None)
     return row == value or (row in unknown and value in unknown)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_is_one_row(kind: str, by_kind: Mapping[str, dict[str, Any]]) -> None:
-    """With every column of the table, each of its type and with the value that the record has."""
+    """With every column of the table, each with its type and with the record's value."""
     row, values = by_kind[kind], expected(cloudevent(kind))
     assert list(row) == list(values) == list(tables()["ScheduledEventsTyped"])
     for column, value in row.items():
         assert same(value, values[column]), (column, value, values[column])
 
 
-def test_every_column_was_seen_with_a_value(by_kind: Mapping[str, dict[str, Any]]) -> None:
+def test_every_column_has_a_value_in_some_record(by_kind: Mapping[str, dict[str, Any]]) -> None:
     """The records of all kinds together fill each column at least once, except for those with their own tests."""
     empty = {
         column
@@ -132,13 +132,13 @@ def test_a_message_is_one_line(kind: str) -> None:
 
 
 def test_system_properties_are_optional(database: Database) -> None:
-    """A data connection that was made without them leaves the time of arrival null."""
+    """A data connection without them leaves the time of arrival null."""
     (row,) = stored(database, cloudevent("started"))
     assert row["EnqueuedTime"] is None
 
 
-def test_a_duration_that_azure_does_not_know_is_null(database: Database) -> None:
-    """-1 is no number of seconds; 0 is one."""
+def test_an_unknown_duration_is_null(database: Database) -> None:
+    """-1 is not a number of seconds; 0 is."""
     rows = []
     for seconds in (-1, 0, 9):
         record = cloudevent("scheduled") | {"id": str(seconds)}
@@ -147,8 +147,8 @@ def test_a_duration_that_azure_does_not_know_is_null(database: Database) -> None
     assert [row["AnnouncedSeconds"] for row in stored(database, *rows)] == [None, 0, 9]
 
 
-def test_what_is_no_record_leaves_no_row(database: Database) -> None:
-    """Messages of others on the same hub, and such as would pass for a record without a time, an id or a source."""
+def test_an_invalid_record_leaves_no_row(database: Database) -> None:
+    """Messages of other senders on the same hub, and records without a time, an id, or a source."""
     record = cloudevent("scheduled")
     other = body_of(message(_record("scheduled"), "azure-sample"))
     strangers = [
@@ -206,7 +206,7 @@ def readable_messages() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("found", [None, "text", 7, ["anything", None], {"EventId": 7, "DurationInSeconds": "soon"}])
-def test_an_object_of_azure_that_is_none_leaves_its_columns_empty(found: Any, database: Database) -> None:
+def test_an_invalid_object_of_azure_leaves_its_columns_empty(found: Any, database: Database) -> None:
     """event.rejected contains any value as received, and still produces a row."""
     record = cloudevent("event.rejected")
     record["data"]["event"] = found
@@ -217,8 +217,8 @@ def test_an_object_of_azure_that_is_none_leaves_its_columns_empty(found: Any, da
     assert not row["EventType"]
 
 
-def test_the_types_are_kustos() -> None:
-    """Each column has a type that the test's database knows, and every one of them is tried."""
+def test_every_type_is_one_of_kusto() -> None:
+    """Each column has a type that the test's database knows, and each type is tested."""
     kinds = {kind for columns in tables().values() for kind in columns.values()}
     assert kinds <= set(TYPES)
     assert kinds >= {"string", "datetime", "long", "bool", "dynamic"}

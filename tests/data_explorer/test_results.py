@@ -1,4 +1,4 @@
-"""What the functions and panels find in a month of a small fleet (kusto_story), run by duckdb-kql."""
+"""Results of the functions and panels for a month of a small fleet (kusto_scenario), run by duckdb-kql."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.linux("what runs the queries is tried on Linux")
 PAGE: Final = Path(__file__).parents[2] / "docs" / "data-explorer.md"
 NOW: Final = datetime(2026, 12, 1, tzinfo=UTC)
 PLACE: Final = {"SubscriptionId", "ResourceGroup", "VmssName", "Location", "Tags"}
-"""Where a VM is: in most results, and always the same in the story."""
+"""The columns with a VM's place: in most results, and always the same in the scenario."""
 
 DATED: Final = ("Timeline", "ByVm", "Summaries", "Notice", "Freezes", "NeverEnded", "Approvals")
 CALLS: Final = {
@@ -40,32 +40,33 @@ def database() -> Iterator[Database]:
 
 
 def ask(database: Database, name: str, further: str = "") -> list[Row]:
-    """The rows of a function over the month, with a text that is not known as null."""
+    """Return the rows of a function over the month, with an unknown text as null."""
     asked = CALLS[f"ScheduledEvents{name}"]
     rows = database.query(f"{asked.removesuffix(')')}{further})", now=NOW)
     return [{column: None if value == "" else value for column, value in row.items()} for row in rows]
 
 
 def of(rows: Sequence[Row], event_id: str) -> Row:
-    """The one row of an event."""
+    """Return the one row of an event."""
     (found,) = (row for row in rows if row["EventId"] == event_id.lower())
     return found
 
 
 def shown(row: Mapping[str, Any], *columns: str) -> list[Any]:
-    """Some columns of a row; a time as its day and clock."""
+    """Return some columns of a row; a time as its day and clock."""
     values = (row[column] for column in columns)
     return [f"{value:%d %H:%M:%S}" if isinstance(value, datetime) else value for value in values]
 
 
 def test_the_least_notice_is_that_of_the_agent(database: Database) -> None:
-    """One source of truth: what the records call `documented_minimum_notice_seconds`."""
+    """It is the records' `documented_minimum_notice_seconds`."""
     rows = ask(database, "MinimumNotice")
     assert {row["EventType"]: row["MinimumSeconds"] for row in rows} == MINIMUM_NOTICE
 
 
-def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None:
-    """Two named VMs and a neighbour, one of them a second late: the first sight counts, and the VM that stood still."""
+def test_an_event_is_one_summary_for_any_number_of_vms(database: Database) -> None:
+    """Two named VMs and a neighbour, one of them a second late: the first poll counts, and so does the interrupted
+    VM."""
     row = of(ask(database, "Summaries"), scenario.FREEZE)
     assert shown(row, "EventType", "Outcome", "Vms", "ReportingVms") == ["Freeze", "completed", 2, 3]
     assert shown(row, "VmNames", "Resources") == [["web-0", "web-1", "web-2"], ["web-0", "web-1"]]
@@ -80,22 +81,22 @@ def test_an_event_is_one_summary_however_many_saw_it(database: Database) -> None
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "ApprovedAt") == ["not_before", None, None, None]
 
 
-def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> None:
-    """web-0 read it in upper case and approved it, web-1 in lower case and can't know who did: it was one of us."""
+def test_an_event_is_joined_in_any_case_of_its_id(database: Database) -> None:
+    """web-0 read it in upper case and approved it; web-1, in lower case, can't know the approver: it was this fleet."""
     row = of(ask(database, "Summaries"), scenario.APPROVED)
     assert shown(row, "ReportingVms", "StartedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
     assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
 
 
-def test_every_event_of_the_month_is_there_once(database: Database) -> None:
-    """In the order in which they were first seen; one that began before the month is not among them."""
+def test_every_event_of_the_month_is_listed_once(database: Database) -> None:
+    """In the order in which they were first seen, without one that began before the month."""
     found = [row["EventId"] for row in ask(database, "Summaries")]
     recorded = (scenario.FREEZE, scenario.APPROVED, scenario.CANCELED, scenario.DELETED, scenario.LATE, scenario.LOST)
     assert found == [event_id.lower() for event_id in recorded]
 
 
 def test_an_event_that_is_still_open_for_one_vm_is_not_ended() -> None:
-    """`ended` is said by an agent that did not see what happened; another one still has the event."""
+    """`ended` comes from an agent that did not see the outcome; another one still has the event."""
     records = [record for record in scenario.month() if record["data"]["vm"]["name"] == "web-0"]
     closing = next(record for record in records if record["data"]["kind"] == "completed")
     other = Database()
@@ -148,7 +149,7 @@ def test_observed_interruptions_are_compared_with_announced_ones(database: Datab
 
 
 def test_interruptions_are_known_without_the_closing_record() -> None:
-    """The records of the interruptions tell it, should that of the end be lost."""
+    """The records of the interruptions contain it, if that of the end is lost."""
     other = Database()
     other.ingest(record for record in scenario.month() if record["data"]["kind"] != "completed")
     row = next(row for row in ask(other, "Freezes") if row["Interruptions"] == 2)
@@ -162,7 +163,7 @@ def test_interruptions_are_known_without_the_closing_record() -> None:
 
 
 def test_events_that_never_ended_are_found(database: Database) -> None:
-    """A VM that was deleted, and one that lives on: of that one a record is missing."""
+    """A VM that was deleted, and one that still exists: for that one a record is missing."""
     rows = ask(database, "NeverEnded")
     assert [shown(row, "EventType", "VmNames", "VmsHeardLater", "VmIsDeleted") for row in rows] == [
         ["Terminate", ["web-2"], 0, True],
@@ -172,7 +173,8 @@ def test_events_that_never_ended_are_found(database: Database) -> None:
 
 
 def test_approvals_show_what_started_each_event(database: Database) -> None:
-    """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
+    """What started it, with which rule, how long before NotBefore, after how many POSTs, and why other agents held
+    it."""
     row = of(ask(database, "Approvals"), scenario.APPROVED)
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == [
         "this_vm",
@@ -213,7 +215,7 @@ def test_timeline_has_every_record_of_events(database: Database) -> None:
 
 
 def test_order_and_copies_change_nothing(database: Database) -> None:
-    """Backwards, twice, or in two batches, each copy taken at another time: each function finds the same."""
+    """Backwards, twice, or in two batches, each copy accepted at another time: each function has the same result."""
     expected = {name: ask(database, name) for name in ("Timeline", "Summaries", "Freezes", "Approvals", "Agents")}
     for records in scenario.shuffled(scenario.month()):
         other = Database()
@@ -245,8 +247,8 @@ def test_the_panels_of_a_month(database: Database) -> None:
         ["12 00:00:00", "Reboot", "completed", 1],
         ["20 00:00:00", "Freeze", "open", 1],
     ]
-    felt = found["Interruptions per day: p50, p99, and longest, in seconds"]
-    assert [shown(row, "Time", "p50", "p99", "longest") for row in felt] == [
+    interruptions = found["Interruptions per day: p50, p99, and longest, in seconds"]
+    assert [shown(row, "Time", "p50", "p99", "longest") for row in interruptions] == [
         ["03 00:00:00", 4.0, 4.0, 4.0],
         ["05 00:00:00", 7.5, 7.5, 7.5],
     ]
@@ -256,8 +258,8 @@ def test_the_panels_of_a_month(database: Database) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_page_shows_each_function_as_it_is(name: str, database: Database) -> None:
-    """The example in docs/data-explorer.md is a row that it gives, with all columns but those of the place."""
+def test_the_page_shows_each_function_correctly(name: str, database: Database) -> None:
+    """The example in docs/data-explorer.md is a row of the result, with all columns except those of the place."""
     page = PAGE.read_text(encoding="utf-8")
     example = re.search(rf"^### `{name}\(.*?^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     rows = ask(database, name.removeprefix("ScheduledEvents"))
@@ -269,5 +271,5 @@ def test_the_page_shows_each_function_as_it_is(name: str, database: Database) ->
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON has it."""
     return f"{value.isoformat()}Z" if isinstance(value, datetime) else value

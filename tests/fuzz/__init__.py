@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of whatever strangers can send: `python -m tests.fuzz --seconds N` (needs atheris)."""
+"""Coverage-guided fuzzing of all input from outside: `python -m tests.fuzz --seconds N` (needs atheris)."""

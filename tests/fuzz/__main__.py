@@ -1,7 +1,7 @@
-"""Runs each target for so many seconds, and says what it tried and found: `python -m tests.fuzz --seconds N`.
+"""Run each target for a number of seconds, and print what it tried and found: `python -m tests.fuzz --seconds N`.
 
-An input that breaks something is written to the folder of `--findings`; it belongs into `tests/testdata/fuzz/TARGET`,
-where an ordinary test tries it for ever. Exit code 1 when there was one.
+An input that causes a failure is written to the folder of `--findings`; move it to `tests/testdata/fuzz/TARGET`, where
+an ordinary test repeats it permanently. Exit code 1 if there was one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COVERED: Final = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 
 
 def fuzz(target: str, seconds: int, findings: Path) -> bool:
-    """True when nothing was found."""
+    """Run one target; return True if it found nothing."""
     found = findings / target
     found.mkdir(parents=True, exist_ok=True)
     before = set(found.iterdir())
@@ -40,7 +40,7 @@ def fuzz(target: str, seconds: int, findings: Path) -> bool:
         )
     tried, covered = EXECUTED.search(run.stderr), COVERED.findall(run.stderr)
     new = sorted(path.name for path in set(found.iterdir()) - before)
-    edges = f"{covered[-1][0]} edges, corpus of {covered[-1][2]}" if covered else "no coverage told"
+    edges = f"{covered[-1][0]} edges, corpus of {covered[-1][2]}" if covered else "no coverage reported"
     shown = f"{target:<14} {int(tried[1]) if tried else 0:>9} inputs in {seconds} s, {edges}: "
     print(shown + (f"FOUND {', '.join(new)}" if new else "nothing found"), flush=True)
     if run.returncode and not new:

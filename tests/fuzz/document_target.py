@@ -1,4 +1,4 @@
-"""The metadata service's side: any bytes as a document, and any story of documents, through the whole line."""
+"""The metadata service's side: any bytes as a document, and any sequence of documents, through the whole line."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NOTHING: Final = b'{"DocumentIncarnation":7,"Events":[]}'
 IDENTITY: Final = VmIdentity(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
 OPTIONS: Final = AgentOptions(Policy(Mode.ENFORCE, Coordination.ANY, rules=DEFAULT_RULES), all_events=True)
 SHOWN: Final = 16
-"""One in so many, by content, is also scraped: that takes longer than all the rest."""
+"""One in this many inputs, by content, is also scraped: that takes longer than the rest."""
 SINK: Final = PrometheusSink("0", tuple(rule.name for rule in DEFAULT_RULES))
 
 
 @dataclass(slots=True)
 class Memory:
-    """An outbox that keeps nothing, and holds that what it was given can be kept and read back."""
+    """An outbox in memory, which asserts that its content can be stored and read back."""
 
     capacity: int = 1 << 20
     notes: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Memory:
         return None
 
     def release(self) -> None:
-        """Nothing is withheld."""
+        """Do nothing."""
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         text = dump_state(state)
@@ -67,7 +67,7 @@ class Memory:
         return {}
 
     def save_heartbeat(self, seen: datetime) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def is_nearly_full(self, records: int) -> bool:
         return records < 0
@@ -87,7 +87,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Service:
-    """Answers with what it is given, and holds that only what may be approved is approved."""
+    """A source with a given answer, which asserts that only permitted approvals are sent."""
 
     seconds: float = 0.0
     given: bytes = b""
@@ -103,7 +103,7 @@ class Service:
         left()
         events = json.loads(self.given)["Events"]
         meant = [each for each in events if isinstance(each, dict) and each.get("EventId") == event_id]
-        assert len(meant) == 1, "approved what does not stand there once"
+        assert len(meant) == 1, "approved an id that does not occur exactly once"
         event = meant[0]
         assert event["EventStatus"] == "Scheduled"
         assert NAME in [folded(name) for name in event["Resources"]]
@@ -113,7 +113,7 @@ class Service:
 
 
 def run(documents: Sequence[tuple[float, bytes]]) -> None:
-    """Lets a fresh agent read these documents, each so many seconds after the one before."""
+    """Run a new agent on these documents, each this many seconds after the previous one."""
     service = Service()
     environment = Environment(clock=service.now, identity=lambda: IDENTITY, check_files=lambda _: {})
     agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), environment=environment)
@@ -122,19 +122,19 @@ def run(documents: Sequence[tuple[float, bytes]]) -> None:
         service.given = given
         agent.tick()
     page = render_page(status_value(agent.status, service.now(), "0"))
-    assert b"<script" not in page.lower(), "what Azure says became part of the page"
+    assert b"<script" not in page.lower(), "text from Azure became part of the page"
     if zlib.crc32(service.given) % SHOWN == 0:
         for openmetrics in (False, True):
             SINK.render(openmetrics)[1].decode()
 
 
 def document(data: bytes) -> None:
-    """Any bytes, gone at the next poll, and back at the one after."""
+    """Poll any bytes, then an empty document, then the bytes again."""
     run(((0.0, NOTHING), (1.0, data), (1.0, NOTHING), (1.0, data)))
 
 
 class Choices:
-    """Decisions out of bytes; when they are used up, always the first."""
+    """Decisions from bytes; after the last byte, always the first choice."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -196,7 +196,7 @@ def _event(choose: Choices) -> dict[str, Any]:
 
 
 def sequence(data: bytes) -> None:
-    """A sequence of documents that are mostly right, with gaps, resets and every field gone wrong now and then."""
+    """Generate a sequence of mostly valid documents, with gaps, resets, and wrong fields now and then."""
     choose, number = Choices(data), 1
     recorded: list[tuple[float, bytes]] = []
     events: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""One target under atheris, in a process of its own: `python -m tests.fuzz.one TARGET [libFuzzer's arguments]`."""
+"""One target under atheris, in a separate process: `python -m tests.fuzz.one TARGET [libFuzzer's arguments]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each target begins: real documents, settings and requests, and the inputs that once broke something."""
+"""The seeds of each target: real documents, settings, and requests, and the inputs that once caused a failure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ basic_auth_users:
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """What to start from, the cases that were found earlier included."""
+    """Return the seeds, including the earlier findings."""
     yield b""
     yield from _SEEDS[target]()
     for case in sorted((TESTDATA / "fuzz" / target).glob("*")):

@@ -1,4 +1,4 @@
-"""The operator's side: any text as the settings file or the web-config file, any values in the environment."""
+"""The operator's side: any text as the settings file or the web-config file, and any values in the environment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _judge(error: ConfigError) -> None:
 
 
 def configuration(data: bytes) -> None:
-    """A settings file: taken whole or refused with sentences; what is taken can be written down and read again."""
+    """Load a settings file: accepted completely or rejected with messages; accepted settings can be written and read
+    again."""
 
     def read(path: str, limit: int) -> bytes:
         return reader_of(data)(path, limit) if path == "settings.toml" else _nothing_there(path, limit)
@@ -64,7 +65,7 @@ def _same_again(settings: Settings) -> None:
 
 
 def environment(data: bytes) -> None:
-    """Lines of `NUMBER=VALUE`, the number choosing the variable."""
+    """Load lines of `NUMBER=VALUE`, with the number as the index of the variable."""
     environ: dict[str, str] = {}
     for line in data.split(b"\n")[:8]:
         if line:
@@ -76,9 +77,9 @@ def environment(data: bytes) -> None:
 
 
 def webconfig(data: bytes) -> None:
-    """A web-config file: settings or sentences, never both missing."""
+    """Load a web-config file: settings or messages, never neither."""
     path = Path(FOLDER.name) / "web.yml"
-    path.parent.mkdir(exist_ok=True)  # a process forked from this one may have tidied it away at its end
+    path.parent.mkdir(exist_ok=True)  # a process forked from this one may have removed it at its end
     path.write_bytes(data)
     settings, errors, _ = read_web_file(path)
     assert (settings is None) == bool(errors), (settings, errors)

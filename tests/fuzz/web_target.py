@@ -30,7 +30,7 @@ STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class Hasty:
-    """A selector that waits a moment where it should wait long, and says that the time has passed all the same."""
+    """A selector that waits only a moment in place of a long time, and reports that the time has passed."""
 
     def __init__(self) -> None:
         self._inner = selectors.DefaultSelector()
@@ -47,7 +47,8 @@ class Hasty:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Time-outs come at once, so that a thousand of them take seconds; threads still get their moment."""
+    """An event loop with immediate time-outs, so that a thousand of them take seconds; threads still get their
+    moment."""
 
     def __init__(self) -> None:
         self._hasty = Hasty()
@@ -61,7 +62,7 @@ LOOP: Final = Loop()
 
 
 class Guarded(WebServer):
-    """A server that asks for a password."""
+    """Return a server that requires a password."""
 
     @property
     def _settings(self) -> WebConfigFile:
@@ -69,7 +70,7 @@ class Guarded(WebServer):
 
 
 class Marked(Pages):
-    """Marks the answer for the gate, which needs no password."""
+    """Mark the response of the gate, which needs no password."""
 
     def respond(self, path: str, accept: Accept) -> WebResponse:
         response = super().respond(path, accept)
@@ -93,7 +94,7 @@ async def _converse(server: WebServer, data: bytes) -> bytes:
         theirs.shutdown(socket.SHUT_WR)
         while not task.done():
             received += await _some(loop, theirs, task)
-        await task  # nothing may come out of it
+        await task  # it must not raise
         connection.close()
         while part := await loop.sock_recv(theirs, 65536):
             received += part
@@ -119,7 +120,8 @@ async def _some(loop: asyncio.AbstractEventLoop, sock: socket.socket, task: asyn
 
 
 def web(data: bytes) -> None:
-    """The first byte chooses whether a password is asked for; the rest is what the client sends before it leaves."""
+    """Use the first byte to choose whether a password is required; the rest is what the client sends before it
+    disconnects."""
     guarded, data = bool(data[:1] and data[0] & 1), data[1:]
     received = LOOP.run_until_complete(asyncio.wait_for(_converse(GUARDED if guarded else OPEN, data), 60.0))
     if not received:
@@ -133,7 +135,7 @@ def web(data: bytes) -> None:
 
 
 def _has_password(data: bytes) -> bool:
-    """Whether the right password stands there, in any spelling of base64 that decodes to it."""
+    """Return whether the right password is in it, in any spelling of base64 that decodes to it."""
     if RIGHT.rstrip(b"=") in data:
         return True
     for word in re.findall(rb"[A-Za-z0-9+/=]{20,}", data):

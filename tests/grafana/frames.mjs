@@ -1,4 +1,4 @@
-// Prometheus' answers as data frames, the way Grafana's Prometheus data source makes them.
+// Prometheus' answers as data frames, as Grafana's Prometheus data source makes them.
 import { FieldType, toDataFrame } from '@grafana/data';
 
 const number = (text) => (text === 'NaN' ? NaN : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
@@ -29,7 +29,7 @@ function legend(query, metric) {
   return query.legend.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, label) => metric[label] ?? '');
 }
 
-// A range query leaves out the steps without a sample; Grafana puts the steps back, so that a gap is drawn as one.
+// A range query omits the steps without a sample; Grafana adds the steps again, so that a gap is drawn as a gap.
 function filled(query, series) {
   if (!series.values) return [series.value];
   const known = new Map(series.values.map(([at, value]) => [Math.round(at), value]));
@@ -56,7 +56,7 @@ function asSeries(query, series) {
   });
 }
 
-// An empty answer is no frame at all.
+// An empty response gives no frame.
 export function frames(queries) {
   return queries.flatMap((query) => {
     if (query.result.length === 0) return [];

@@ -1,5 +1,5 @@
 // Draws a dashboard's panels with Grafana's own components, at the places that the dashboard gives them.
-// build.mjs puts DASHBOARD, ANSWERS (by panel id), MODE ("light" or "dark") and SPAN ([from, to] in ms) before it.
+// build.mjs puts DASHBOARD, ANSWERS (by panel id), MODE ("light" or "dark") and SPAN ([from, to] in ms) before this file.
 import React from 'react';
 import { createRoot } from 'react-dom/client';
 import * as grafana from '@grafana/data';
@@ -15,7 +15,7 @@ const range: any = { from: grafana.dateTime(SPAN[0]), to: grafana.dateTime(SPAN[
 
 type Drawn = (width: number, height: number) => React.ReactNode;
 
-// What Grafana says in a panel without data.
+// Grafana's text in a panel without data.
 const nothing = (panel: any): Drawn => (width, height) => (
   <div style={{ width, height, display: 'flex', alignItems: 'center', justifyContent: 'center', color: theme.colors.text.secondary }}>
     {panel.fieldConfig.defaults.noValue ?? 'No data'}
@@ -85,7 +85,7 @@ function curves(panel: any, data: any[]): Drawn {
   );
 }
 
-// Grafana's state timeline is not in @grafana/ui: the lanes are ours, their words and colours are the pipeline's.
+// Grafana's state timeline is not in @grafana/ui: this page draws the lanes, and the pipeline gives their texts and colours.
 function lanes(data: any[]): Drawn {
   return (width, height) => {
     const label = 260;

@@ -1,4 +1,4 @@
-// Grafana's own data pipeline: frames, transformations, field configuration. What comes out is what its panels draw.
+// Grafana's own data pipeline: frames, transformations, field configuration. Its panels draw the result.
 import * as grafana from '@grafana/data';
 import { firstValueFrom } from 'rxjs';
 import { frames } from './frames.mjs';
@@ -54,7 +54,7 @@ export const text = (shown) => `${shown.prefix ?? ''}${shown.text}${shown.suffix
 export const display = (field, value, theme) =>
   (field.display ?? grafana.getDisplayProcessor({ field, theme, timeZone: 'utc' }))(value);
 
-// What a stat or bar gauge shows: one entry per series, or the no-value text.
+// The content of a stat or bar gauge: one entry per series, or the no-value text.
 export function reduced(panel, data, theme) {
   return grafana.getFieldDisplayValues({
     data,

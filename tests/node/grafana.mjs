@@ -1,8 +1,8 @@
-// grafana.mjs, with { name: dashboard } on standard input: which fields of the dashboards the types of the locked
-// @grafana/schema do not know, as JSON { name: [message, …] }.
+// grafana.mjs, with { name: dashboard } on standard input: print the fields of the dashboards that the types of the
+// locked @grafana/schema do not have, as JSON { name: [message, …] }.
 //
-// The types are Grafana's own, published for each version and made of its schema. They leave parts open ("unknown"):
-// those are checked against the types that the panel plugins and the Prometheus data source publish beside them.
+// The types are Grafana's own, published for each version and generated from its schema. Some parts are open ("unknown"):
+// those are checked against the types that the panel plugins and the Prometheus data source publish as well.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -22,8 +22,8 @@ const PANELS = {
 };
 const QUERY = plugin("prometheus", "dataquery", "PrometheusDataQuery");
 
-// Plain<T>: what JSON may hold for T. Each field may be missing: what is asked here is whether those there are known.
-// The data source keeps the fields of its annotations beside Grafana's, and publishes no type of them.
+// Plain<T>: the JSON for T. Each field may be missing: only unknown fields are reported.
+// The data source keeps the fields of its annotations next to Grafana's, and publishes no type for them.
 const HEAD = `
 import type * as g from "@grafana/schema";
 type Plain<T> = unknown extends T ? unknown

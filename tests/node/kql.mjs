@@ -1,6 +1,6 @@
-// Checks KQL with Kusto's language service. Reads {"files": [{"name", "text"}], "queries": [{"name", "text"}]} as JSON
-// from standard input. The files hold management commands, run in their order: each table, function and view that one
-// makes is known to those after it. The queries are checked against all of them. Prints as JSON:
+// Check KQL with Kusto's language service. Read {"files": [{"name", "text"}], "queries": [{"name", "text"}]} as JSON
+// from standard input. The files contain management commands, run in order: each table, function, and view is
+// known to later commands. The queries are checked against all of them. Print as JSON:
 //   {"commands": [{"file", "line", "kind", "text"}],
 //    "problems": [{"where", "line", "severity", "code", "message", "at"}],
 //    "entities": {NAME: {"kind", "columns": [[name, type]], "parameters", "body"}},
@@ -62,7 +62,7 @@ function collect(where, node, converted = null) {
   }
 }
 
-// Lists and separators lie between a function's call and its arguments.
+// Lists and separators are between a function's call and its arguments.
 function keeps(node) {
   return /List|SeparatedElement/.test(node.constructor.$$name ?? "");
 }

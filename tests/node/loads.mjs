@@ -1,4 +1,4 @@
-// Loads each package of package.json and prints their versions as JSON.
+// Load each package of package.json and print their versions as JSON.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,10 +1,11 @@
 """The deb and the rpm in fresh Debian roots without Python: `python -m tests.packages` (`make -C tests packages`).
 
-Builds both, and a later version of each; installs, runs and scrapes the agent, lets records pile up in its outbox,
-upgrades, tries to downgrade, removes, installs again and purges, and looks at what is there after each step. Also
-lintian, the manual page by mandoc and man, and the completions in zsh and fish. As root on a Debian; installs what it
-needs with apt. Takes some minutes. No systemd runs in these roots: `make -C tests systemd` is about that. The rpm is
-installed by Debian's rpm, which knows no packages of RHEL: what it needs is judged against this C library's symbols.
+Builds both, and a later version of each; installs, runs, and scrapes the agent, fills its outbox with records,
+upgrades, tries to downgrade, removes, installs again, and purges, and checks the files after each step. Also runs
+lintian, the manual page with mandoc and man, and the completions in zsh and fish. Needs root on a Debian; installs its
+requirements with apt. Takes some minutes. No systemd runs in these roots: `make -C tests systemd` tests with it.
+Debian's rpm installs the rpm, without knowledge of RHEL's packages: its requirements are checked against this C
+library's symbols.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ TOOLS: Final = {
     "fish": "fish",
     "unshare": "util-linux",
 }
-"""Which Debian package brings a program."""
+"""The Debian package that contains each program."""
 LATER: Final = ".".join(map(str, (*Version(__version__).release[:2], Version(__version__).release[2] + 1)))
 CONFIG: Final = f"{SETTINGS}/config.toml"
 EDIT: Final = 'poll_interval = "500ms" # changed by hand'
@@ -57,12 +58,12 @@ REFUSAL: Final = (
 COOKIE: Final = 88
 """Bytes of PyInstaller's cookie."""
 PILE: Final = 4
-"""Records that shall wait in the outbox before an upgrade."""
+"""Number of records that must wait in the outbox before an upgrade."""
 ELSEWHERE: Final = re.compile(
     r"/(var/(log|cache|lib/(apt|dpkg|systemd/deb-systemd-helper-enabled|rpm))|usr/lib/sysimage|etc/systemd/system|tmp|proc)"
     r"(/|$)"
 )
-"""What package managers write down for themselves."""
+"""Files that package managers write for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An installed agent that is tried: its unit, its port, and that of its metadata service. Logs go to `work`."""
+    """An installed agent under test: its unit, its port, and that of its metadata service. Logs go to `work`."""
 
     root: Root
     unit: Unit
@@ -85,7 +86,7 @@ class Trial:
 
 
 def main() -> int:
-    """Run all. Returns the exit code."""
+    """Run all tests. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.packages", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--packages", type=Path, help=f"folder with debs and rpms of {__version__} and of {LATER}, as they are"
@@ -107,8 +108,8 @@ def main() -> int:
         with fresh_root() as root:
             _try_rpm(root, rpm, Path(work))
     _say(
-        f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go "
-        "back, and leave nothing behind when purged. Not judged here: systemd (make -C tests systemd), RHEL's own rpm "
+        f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, reject a "
+        "downgrade, and leave no file when purged. Not tested here: systemd (make -C tests systemd), RHEL's own rpm "
         "database, SELinux"
     )
     return 0
@@ -119,7 +120,8 @@ def _say(text: str) -> None:
 
 
 def _build(folder: Path, output: Path) -> None:
-    """Build the packages of this version, and of a later one of a folder whose program has all at other places."""
+    """Build the packages of this version, and of a later one from a folder with the program's modules at other
+    offsets."""
     later = output / "later"
     shutil.copytree(folder, later, symlinks=True)
     (later / NAME).write_bytes(_shifted((folder / NAME).read_bytes()))
@@ -132,9 +134,9 @@ def _build(folder: Path, output: Path) -> None:
 
 
 def _shifted(program: bytes) -> bytes:
-    """The same program, with its archive of modules elsewhere, as that of another version is.
+    """Return the same program, with its archive of modules elsewhere, as in another version.
 
-    PyInstaller finds the archive from its end: a cookie, which says how long all of it is [PyInstaller, CArchive].
+    PyInstaller finds the archive from its end: a cookie, which has the length of the whole [PyInstaller, CArchive].
     """
     cookie = program.rindex(b"MEI\014\013\012\013\016")
     (length,) = struct.unpack_from("!I", program, cookie + 8)
@@ -151,7 +153,7 @@ def _packages(form: Format, output: Path, needs: Needs) -> Packages:
 
 
 def _output(*command: str, **environ: str) -> str:
-    """Both outputs of a command on this machine that has to succeed."""
+    """Return both outputs of a command on this machine that must succeed."""
     variables = {**os.environ, **environ}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables
@@ -162,7 +164,7 @@ def _output(*command: str, **environ: str) -> str:
 
 
 def _documents(deb: Path, work: Path) -> None:
-    """The manual page and the completions, by the programs that read them."""
+    """Check the manual page and the completions with the programs that read them."""
     here = work / "unpacked"
     _output("dpkg-deb", "--extract", str(deb), str(here))
     page = here / f"usr/share/man/man1/{NAME}.1.gz"
@@ -187,7 +189,7 @@ def _documents(deb: Path, work: Path) -> None:
 
 
 def _zsh(path: Path) -> None:
-    """Type into a zsh on a terminal of its own, and look for what the tabulator brings."""
+    """Type into a zsh on a separate terminal, and check what the tab key completes."""
     script = f"""
 zmodload zsh/zpty
 zpty z zsh -f -i
@@ -202,7 +204,7 @@ print -r -- $line
 
 
 def _lintian(deb: Path) -> None:
-    """No finding that is not explained in the overrides, and no override without a finding."""
+    """Every finding is explained in the overrides, and every override has a finding."""
     found = _output("lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", str(deb))
     tags = [line for line in found.splitlines() if re.match(r"[EWI]: ", line)]
     assert tags == [], tags
@@ -213,13 +215,13 @@ def _lintian(deb: Path) -> None:
 
 
 def _apt(root: Root, *arguments: str) -> tuple[int, str]:
-    """apt-get in the root, asking nothing and nobody."""
+    """Run apt-get in the root, without questions."""
     options = ["--yes", "--no-install-recommends", "--option", "APT::Sandbox::User=root"]
     return root.ended("apt-get", *options, *arguments)
 
 
 def _install(root: Root, package: Path, *options: str) -> str:
-    """apt-get install of a file; what it printed. Raises `CommandError`."""
+    """Install a file with apt-get; return the output. Raises `CommandError`."""
     code, said = _apt(root, "install", *options, _brought(root, package))
     if code:
         raise CommandError(f"apt-get install {package.name} ended with {code}:\n{said}")
@@ -227,7 +229,7 @@ def _install(root: Root, package: Path, *options: str) -> str:
 
 
 def _brought(root: Root, package: Path) -> str:
-    """Where a package lies in the root."""
+    """Return the path of a package in the root."""
     shutil.copy(package, root.path("/tmp"))
     return f"/tmp/{package.name}"
 
@@ -238,7 +240,7 @@ def _status(root: Root) -> str:
 
 
 def _pythons(root: Root) -> set[str]:
-    """Interpreters outside of the program's own folder."""
+    """Return interpreters outside of the program's own directory."""
     return {path for path in root.files() if re.search(r"/bin/python[\d.]*$", path)}
 
 
@@ -263,16 +265,16 @@ def _try_deb(root: Root, deb: Packages, work: Path) -> None:
         keeping = ("--option", "Dpkg::Options::=--force-confold")
         _upgraded_while_it_runs(trial, lambda: _install(root, later, *keeping))
         assert _status(root) == f"ii{LATER}"
-        assert root.lexists(f"{CONFIG}.dpkg-dist"), "the new default is not beside the kept file"
+        assert root.lexists(f"{CONFIG}.dpkg-dist"), "the new default is not next to the kept file"
         kept = _restarted_after_upgrade(trial)
-        _say(f"upgraded to {LATER}: the changed config.toml stayed, and {kept} records waited all the while")
+        _say(f"upgraded to {LATER}: the changed config.toml stayed, and {kept} records waited throughout")
 
     _deb_refusal(root, deb)
     _deb_removal(root, deb, before)
 
 
 def _edit(root: Root) -> None:
-    """As an operator changes the settings: a line of the shipped file."""
+    """Change the settings as an operator does: in a line of the shipped file."""
     config = root.path(CONFIG)
     text = config.read_text(encoding="utf-8")
     assert "# poll_interval" in text
@@ -280,7 +282,8 @@ def _edit(root: Root) -> None:
 
 
 def _report_event(root: Root, web: int, source: int, destination: int) -> None:
-    """Variables for the unit: a simulated metadata service, a free port, and a destination where nobody listens."""
+    """Write the unit's variables: a simulated metadata service, a free port, and a destination without a
+    listener."""
     root.path(f"{SETTINGS}/environment").write_text(
         f"SCHEDULED_EVENTS_SOURCE_URL=http://127.0.0.1:{source}\n"
         f"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS=127.0.0.1:{web}\n"
@@ -301,27 +304,28 @@ def _upgraded_while_it_runs(trial: Trial, upgrade: Callable[[], object]) -> None
         polls = scraped(trial.web, "azure_scheduled_events_polls_total")
         until(lambda: scraped(trial.web, "azure_scheduled_events_polls_total") > polls)
         assert queued(trial.root)[: len(before)] == before
-        # Nothing restarts it here. What nobody had asked it for before, it still has, though its files are others now.
+        # No systemd restarts it here. Requests that use new parts of the program still succeed, although its files
+        # changed.
         page = httpx.get(f"http://127.0.0.1:{trial.web}/", timeout=10)
         assert page.status_code == httpx.codes.OK, page.text
     assert EDIT in trial.root.path(CONFIG).read_text(encoding="utf-8"), "config.toml was not kept"
 
 
 def _restarted_after_upgrade(trial: Trial) -> int:
-    """Start the agent of the later version on the same outbox. Returns how many records had waited, all still there."""
+    """Start the agent of the later version on the same outbox. Return how many records waited; all still exist."""
     before = queued(trial.root)
     assert len(before) >= PILE
     with _running(trial):
         waits(trial.web, "azure_scheduled_events_outbox_records", len(before), "otlp")
     assert queued(trial.root)[: len(before)] == before
     aside = [entry.name for entry in trial.root.path(PRIVATE).iterdir() if "-20" in entry.name]
-    assert aside == [], "the outbox was set aside"
+    assert aside == [], "the outbox was quarantined"
     return len(before)
 
 
 @contextmanager
 def _running(trial: Trial) -> Iterator[None]:
-    """The agent beside a simulated metadata service of the same program, which tells its story again and again."""
+    """Run the agent with a simulated metadata service of the same program, which repeats its scenario."""
     scenario = (
         NAME,
         "simulate",
@@ -340,11 +344,12 @@ def _running(trial: Trial) -> Iterator[None]:
 
 
 def _with_another_default(deb: Path, work: Path) -> Path:
-    """The package with a line more in its config.toml, so that dpkg has to choose between it and the changed file."""
+    """Return the package with a line more in its config.toml, so that dpkg must choose between it and the changed
+    file."""
     folder = work / "another"
     _output("dpkg-deb", "--raw-extract", str(deb), str(folder))
     with (folder / CONFIG.lstrip("/")).open("a", encoding="utf-8") as config:
-        config.write("# a later version says more\n")
+        config.write("# a later version has more\n")
     another = work / f"another_{deb.name}"
     _output("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(folder), str(another))
     return another
@@ -358,11 +363,11 @@ def _deb_refusal(root: Root, deb: Packages) -> None:
     assert _status(root) == f"ii{LATER}"
     assert (_digests(root), root.path(CONFIG).read_bytes(), queued(root)) == (before, config, waiting)
     root.run("dpkg", "--audit")
-    _say("a downgrade is refused with a sentence, and changes nothing")
+    _say("a downgrade is rejected with a message, and changes nothing")
 
 
 def _digests(root: Root) -> str:
-    """What dpkg says of the package's files."""
+    """Return dpkg's report about the package's files."""
     return root.ended("dpkg", "--verify", NAME)[1] + root.run("dpkg", "--listfiles", NAME)
 
 
@@ -375,9 +380,9 @@ def _deb_removal(root: Root, deb: Packages, before: set[str]) -> None:
     assert [path for path in gone if root.lexists(path)] == []
     assert EDIT in root.path(CONFIG).read_text(encoding="utf-8")
     assert queued(root) == waiting
-    _say("removed: program and unit are gone, configuration and outbox stay")
+    _say("removed: program and unit are deleted, configuration and outbox stay")
 
-    # With a systemd that seems to run, and nothing to ask: what the scripts do then, with settings that are wrong.
+    # With a systemd that seems to run, but answers no request: what the scripts do then, with wrong settings.
     root.path("/run/systemd/system").mkdir(parents=True)
     root.path(CONFIG).write_text('[approval]\nmode = "always"\n', encoding="utf-8")
     said = _install(root, deb.this, "--option", "Dpkg::Options::=--force-confold")
@@ -386,35 +391,33 @@ def _deb_removal(root: Root, deb: Packages, before: set[str]) -> None:
     assert _status(root) == f"ii{__version__}"
     root.path("/run/systemd/system").rmdir()
     assert queued(root) == waiting
-    _say(
-        "installed again in an older version, which a removal allows; wrong settings are told and fail no installation"
-    )
+    _say("installed again in an older version, which a removal allows; wrong settings are reported, not fatal")
 
     root.path(f"{SETTINGS}/hold").touch()
     code, said = _apt(root, "purge", NAME)
     assert code == 0, said
     assert _status(root) == "absent", _status(root)
     left = sorted(path for path in root.files() - before if not ELSEWHERE.match(path))
-    assert left == ["/run/systemd", "/var/lib/private"], left  # not ours alone
+    assert left == ["/run/systemd", "/var/lib/private"], left  # not only the package's
     assert [path for path in root.files() if NAME in path and not path.startswith("/tmp/")] == []
     _install(root, deb.later)
     assert _status(root) == f"ii{LATER}"
     assert "configuration is valid" in root.run(NAME, "check", "--config.file", CONFIG)
-    _say("purged: nothing is left; it can be installed again")
+    _say("purged: no file is left; it can be installed again")
 
 
 # -- the rpm
 
 
 def _rpm(root: Root, *arguments: str) -> tuple[int, str]:
-    """This machine's rpm on the root's database; the scripts run in the root."""
+    """Run this machine's rpm on the root's database; the scripts run in the root."""
     command = ["rpm", "--root", str(root.folder), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout
 
 
 def _rpm_queries(rpm: Path, folder: Path, needs: Needs) -> None:
-    """What the package says of itself, and what it needs as rpm's own generators read it from the same files."""
+    """Check the package's metadata, and its requirements against those that rpm's own generators find in the files."""
     architecture = {"amd64": "x86_64", "arm64": "aarch64"}[needs.architecture]
     recorded = _output(
         "rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}", str(rpm)
@@ -443,7 +446,7 @@ def _is_elf(path: Path) -> bool:
 
 
 def _generated(what: str, files: Sequence[Path]) -> set[str]:
-    """What rpm's generator for ELF files prints of files."""
+    """Return the output of rpm's generator for ELF files."""
     done = subprocess.run(["/usr/lib/rpm/elfdeps", what, *files], text=True, capture_output=True, check=True)
     return set(done.stdout.splitlines())
 
@@ -462,7 +465,7 @@ def _try_rpm(root: Root, rpm: Packages, work: Path) -> None:
         kept = _restarted_after_upgrade(trial)
     code, said = _rpm(root, "--verify", "--nodeps", NAME)
     assert [line.split()[-1] for line in said.splitlines()] == [CONFIG], said
-    _say(f"rpm installed and upgraded it: the changed config.toml stayed, and {kept} records waited all the while")
+    _say(f"rpm installed and upgraded it: the changed config.toml stayed, and {kept} records waited throughout")
 
     waiting = queued(root)
     code, said = _rpm(root, "--upgrade", "--nodeps", str(rpm.this))
@@ -474,7 +477,7 @@ def _try_rpm(root: Root, rpm: Packages, work: Path) -> None:
     assert _rpm(root, "--query", NAME)[1].startswith(f"{NAME}-{LATER}-1"), _rpm(root, "--query", NAME)
     assert root.path(f"{PROGRAM_FOLDER}/package-version").read_text().strip() == LATER
     assert (queued(root), EDIT in root.path(CONFIG).read_text(encoding="utf-8")) == (waiting, True)
-    _say("a downgrade is refused by rpm, and with --oldpackage by the package, with a sentence; it changes nothing")
+    _say("rpm rejects a downgrade, and with --oldpackage the package does, with a message; nothing changes")
 
     code, said = _rpm(root, "--erase", NAME)
     assert code == 0, said
@@ -494,7 +497,7 @@ def _try_rpm(root: Root, rpm: Packages, work: Path) -> None:
     assert code == 0, said
     assert root.path(CONFIG).read_text(encoding="utf-8") == "# written since\n", "newer settings were replaced"
     assert not root.lexists(f"/run/{NAME}.restore"), "a mark stayed"
-    _say("erased: settings and outbox stay; installed again, also in an older version, it goes on with them")
+    _say("erased: settings and outbox stay; installed again, also in an older version, it continues with them")
 
 
 def _upgrade(root: Root, package: Path) -> None:

@@ -1,6 +1,6 @@
-"""A fresh Debian in a folder, and commands in it: with a /proc and a mount namespace of its own, which end with them.
+"""A fresh Debian in a folder, and commands in it, with their own /proc and mount namespace, which end with them.
 
-So nothing stays mounted, whatever fails. Its network is this machine's.
+So no mount remains after any failure. Its network is this machine's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.support.machine import CACHE, make_debian
 
 PATHS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LONGEST: Final = 600.0
-"""Seconds that a command may take."""
+"""Maximum seconds of a command."""
 
 
 class CommandError(Exception):
-    """A command ended as it must not; the text has what it printed."""
+    """A command failed; the text has its output."""
 
 
 class Root:
@@ -33,22 +33,22 @@ class Root:
         self.folder = folder
 
     def path(self, inside: str) -> Path:
-        """A path of the root, as this machine sees it."""
+        """Return a path of the root, as this machine sees it."""
         return self.folder / inside.lstrip("/")
 
     def lexists(self, inside: str) -> bool:
-        """Whether something is there, be it a link that leads nowhere."""
+        """Return whether the path exists, even as a dangling link."""
         return os.path.lexists(self.path(inside))
 
     def command(self, *command: str, environ: Mapping[str, str] | None = None) -> list[str]:
-        """The command line that runs a command in the root, with these variables and PATH alone."""
+        """Return the command line that runs a command in the root, with only these variables and PATH."""
         variables = {"PATH": PATHS, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(environ or {})}
         named = [f"{name}={value}" for name, value in variables.items()]
         namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", f"--root={self.folder}"]
         return [*namespaces, "/usr/bin/env", "-i", *named, *command]
 
     def ended(self, *command: str) -> tuple[int, str]:
-        """Run a command to its end. Returns its exit code and both its outputs."""
+        """Run a command to its end. Return its exit code and both its outputs."""
         done = subprocess.run(
             self.command(*command),
             stdin=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ class Root:
         return done.returncode, done.stdout
 
     def run(self, *command: str) -> str:
-        """Run a command that has to succeed. Returns both its outputs; raises `CommandError`."""
+        """Run a command that must succeed. Return both its outputs. Raises `CommandError`."""
         code, said = self.ended(*command)
         if code:
             raise CommandError(f"{shlex.join(command)} ended with {code}:\n{said}")
@@ -69,7 +69,7 @@ class Root:
 
     @contextmanager
     def running(self, *command: str, environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """A process in the root, with all that it starts; killed at the end if it is still there."""
+        """Run a process in the root, with all that it starts; kill it at the end if it is still running."""
         with log.open("wb") as output:
             process = subprocess.Popen(self.command(*command, environ=environ), stdout=output, stderr=output)
             try:
@@ -79,7 +79,7 @@ class Root:
                 process.wait(30)
 
     def files(self) -> set[str]:
-        """The paths of all files, folders and links in it."""
+        """Return the paths of all files, folders, and links in it."""
         return {
             f"/{Path(folder, name).relative_to(self.folder)}"
             for folder, folders, files in os.walk(self.folder)
@@ -89,7 +89,7 @@ class Root:
 
 @contextmanager
 def fresh_root() -> Iterator[Root]:
-    """A minimal Debian, made by debootstrap once and then copied; removed at the end."""
+    """Yield a minimal Debian, made by debootstrap once and then copied; removed at the end."""
     with tempfile.TemporaryDirectory(prefix="packages-") as folder:
         root = Path(folder) / "root"
         with tarfile.open(_base(), "r") as archive:
@@ -98,7 +98,7 @@ def fresh_root() -> Iterator[Root]:
 
 
 def _base() -> Path:
-    """The archive of the minimal Debian."""
+    """Return the archive of the minimal Debian."""
     base = CACHE / "debian-bookworm-minbase.tar"
     if base.exists():
         return base

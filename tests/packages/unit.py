@@ -1,4 +1,4 @@
-"""The agent as the installed unit starts it, where no systemd is: its command, its variables, its user, its folders."""
+"""The agent as the installed unit starts it, without systemd: its command, variables, user, and directories."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.peers import until
 
 NAME: Final = "azure-scheduled-events-exporter"
 USER: Final = 61184
-"""The first uid that systemd gives by DynamicUser= [systemd.exec(5)]."""
+"""The first uid that systemd uses for DynamicUser= [systemd.exec(5)]."""
 PRIVATE: Final = f"/var/lib/private/{NAME}"
 OUTBOX: Final = f"{PRIVATE}/outbox.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the unit says that matters without systemd."""
+    """The parts of the unit that matter without systemd."""
 
     start: tuple[str, ...]
     before: tuple[str, ...]
@@ -50,7 +50,7 @@ def installed(root: Root, path: str) -> Unit:
 
 @contextmanager
 def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
-    """The agent, running as the unit's user with no rights; stopped at the end as systemd stops it."""
+    """Run the agent as the unit's user with no rights; stop it at the end as systemd does."""
     state = root.path(PRIVATE)
     state.parent.mkdir(mode=0o700, exist_ok=True)
     state.mkdir(mode=0o700, exist_ok=True)
@@ -60,7 +60,7 @@ def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
         link.symlink_to(f"private/{NAME}")
     for command in unit.before:
         root.run("/bin/sh", "-c", f"umask 0077; {command}")
-    # systemd shows the unit a /var/lib/private of its own, since only root passes this one: here it is opened a crack.
+    # systemd gives the unit a private /var/lib/private, which only root can enter: here it is opened a little.
     state.parent.chmod(0o711)
     drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     with root.running(*drop, *unit.start, environ=unit.environ, log=log) as process:
@@ -69,7 +69,7 @@ def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the agent by SIGTERM, which is for it and not for `unshare`, and hold it to exit code 0."""
+    """End the agent by SIGTERM, which is for it and not for `unshare`, and assert exit code 0."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for child in children:
         os.kill(int(child), signal.SIGTERM)
@@ -78,7 +78,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def scraped(port: int, family: str, label: str = "") -> float:
-    """The sum of a family's samples, those with `label` in them; -1 while there is none."""
+    """Return the sum of a family's samples, those with `label` in them; -1 while there is none."""
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).raise_for_status().text
     except httpx.TransportError:
@@ -90,13 +90,13 @@ def scraped(port: int, family: str, label: str = "") -> float:
 
 
 def waits(port: int, family: str, least: float, label: str = "") -> float:
-    """The sum of a family once it is at least `least`."""
+    """Return the sum of a family once it is at least `least`."""
     until(lambda: scraped(port, family, label) >= least)
     return scraped(port, family, label)
 
 
 def queued(root: Root) -> list[str]:
-    """The ids of the records that wait in the outbox, in their order, as they are on the disk."""
+    """Return the ids of the records that wait in the outbox, in order, as they are on the disk."""
     with closing(sqlite3.connect(f"file:{root.path(OUTBOX)}?mode=ro", uri=True)) as db:
         query = "SELECT records.id FROM queue JOIN records USING (seq) ORDER BY queue.seq"
         return [str(row[0]) for row in db.execute(query)]

@@ -145,7 +145,7 @@ def test_rejected_credentials_stop_a_rollout_and_restart_nothing(
 
 
 @pytest.mark.parametrize("file", ["[log]\nlevel = 'loud'\n[of.a.newer]\nversion = 1\n", "no TOML", None])
-def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file: str | None) -> None:
+def test_changed_settings_do_not_end_a_running_agent(tmp_path: Path, file: str | None) -> None:
     """The kubelet changes the file of pods that the rollout hasn't reached: an error in it restarts none."""
     secrets(tmp_path, PASSWORD)
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}

@@ -237,7 +237,7 @@ def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
         "wrong variable",
         "variable before file",
         "blanks and carriage returns",
-        "a line that goes on",
+        "a continued line",
         "indented",
         "nothing is run",
         "credential",

@@ -101,7 +101,7 @@ def test_every_page_of_the_docs_has_a_limit() -> None:
 
 @pytest.mark.parametrize("page", LIMITS)
 def test_page_is_within_its_limit(page: str) -> None:
-    assert words(page) <= LIMITS[page], f"{page}: shorten it, or move a section to the page whose job it is"
+    assert words(page) <= LIMITS[page], f"{page}: shorten it, or move a section to the page with that job"
 
 
 def test_all_pages_together_are_within_the_total() -> None:

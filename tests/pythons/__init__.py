@@ -1,1 +1,1 @@
-"""The suite on other CPythons than the one at hand: `python -m tests.pythons`."""
+"""The suite on other CPythons than the current one: `python -m tests.pythons`."""

@@ -1,9 +1,9 @@
 """The suite on other CPythons: `python -m tests.pythons [3.12] [3.13] [3.14] [--from PLACE] [-- PYTEST'S ARGUMENTS]`.
 
-Each version gets an environment of its own, with the newest dependencies that it can have, kept in `build/pythons`;
-warnings are errors there, as everywhere. Before, whether the versions and hashes of deploy/constraints.txt can be
-installed. Where the interpreters come from is said (`interpreters.py`). Exit code 0: all passed; 1: something failed;
-2: an interpreter is missing.
+Each version gets a separate environment with the newest permitted dependencies, kept in `build/pythons`; warnings are
+errors there, as everywhere. First it checks whether the versions and hashes of deploy/constraints.txt can be installed.
+It prints the source of each interpreter (`interpreters.py`). Exit code 0: all passed; 1: a test failed; 2: an
+interpreter is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.machine import ROOT, Missing
 
 VERSIONS: Final = ("3.12", "3.13", "3.14")
 BUILD: Final = "build/pythons"
-"""In the checkout: an environment for each version, and beside it what pytest said."""
+"""In the checkout: an environment for each version, and pytest's output."""
 PYTEST: Final = ("-m", "pytest", "--dist", "worksteal", "-p", "no:cacheprovider", "--color=no", "--tb=short", "-q")
 CLOSING: Final = re.compile(r"^=*\s*(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", re.MULTILINE)
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
@@ -34,7 +34,7 @@ FAILED: Final = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one version did: 0, 1 or 2 as the exit code, and a line."""
+    """The result of one version: 0, 1, or 2 as the exit code, and a line."""
 
     code: int
     line: str
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own words, and pytest's behind `--`."""
+    """Return this program's own arguments, and pytest's after `--`."""
     if "--" not in words:
         return list(words), []
     place = words.index("--")
@@ -82,7 +82,7 @@ def _judge(version: str, sources: Sequence[str], pytest: Sequence[str]) -> Outco
 
 
 def _environment(version: str, interpreter: Interpreter) -> str:
-    """The path of the interpreter in its environment, with all that the tests need. Raises `Missing`."""
+    """Return the path of the interpreter in its environment, with the requirements of the tests. Raises `Missing`."""
     place = interpreter.place
     folder = f"{place.checkout}/{BUILD}/{version}"
     python = f"{folder}/bin/python"

@@ -1,7 +1,7 @@
-"""A later release of Debian, in a root made by debootstrap: its Python, its libraries, its peers, the checkout in it.
+"""A later release of Debian, in a root made by debootstrap: its Python, its libraries, its peers, and the checkout in
+it.
 
-Commands run in a mount and process namespace of their own,
-so that nothing of it outlives them.
+Commands run in separate mount and process namespaces, so that no process or mount outlives them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.support.machine import ROOT, make_debian
 
 INSIDE: Final = "/srv/checkout"
 NETWORK: Final = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-"""What a host says of its network, its package index, and the authorities that it trusts."""
+"""Files with a host's network, its package index, and its trusted authorities."""
 KEPT: Final = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PROPERTIES_")
-"""The variables that a root is told, by how they begin."""
+"""Prefixes of the variables that a root gets."""
 
 ENTER: Final = """\
 set -e
@@ -37,9 +37,9 @@ exec chroot "$root" "$@"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a CPython runs: on this system, or in a root (then `python` is a path within).
+    """The system of a CPython: this one, or a root (then `python` is a path within).
 
-    `checkout` is the project's folder there; `environ` is what a command is told beside it.
+    `checkout` is the project's folder there; `environ` are additional variables for commands.
     """
 
     python: str
@@ -53,7 +53,7 @@ class Place:
         return INSIDE if self.root else str(ROOT)
 
     def command(self, *arguments: str) -> list[str]:
-        """What has to be started here for `arguments` to run there, in the checkout."""
+        """Return the command that runs `arguments` there, in the checkout."""
         if self.root is None:
             return list(arguments)
         recorded = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **self.environ}
@@ -80,13 +80,13 @@ class Place:
         ]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end there; what it said is in the answer."""
+        """Run it to its end there; the result has its output."""
         command = self.command(*arguments)
         return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=ROOT)
 
 
 def make(release: str, version: str, folder: Path) -> Place:
-    """The root of a release with python3.X of `version`, in `folder`; the checkout in it is as it is now.
+    """Return the root of a release with python3.X of `version`, in `folder`; its checkout is the current one.
 
     Raises `Missing`.
     """
@@ -112,7 +112,8 @@ def make(release: str, version: str, folder: Path) -> Place:
 
 
 def _copy_checkout(root: Path) -> None:
-    """The files that git knows or would take, as they are now, and what git knows; the root's own environments stay."""
+    """Copy the files that git knows or would add, in their current form, and git's data; the root's own environments
+    stay."""
     target = root / INSIDE[1:]
     target.mkdir(parents=True, exist_ok=True)
     for entry in target.iterdir():

@@ -1,9 +1,9 @@
-"""Where a CPython of another version is had, and from where not: the first place that has one that works.
+"""Sources of a CPython of another version: the first one with a working interpreter is used.
 
 1. `python3.X` of this system: PYTHON3_X in the environment, or on PATH.
-2. A later release of Debian, in a root of its own with that release's peers (`debian.py`).
-3. JavaCPP's artefact on Maven's repository, for Linux on amd64.
-4. python-build-standalone, by uv: `deploy/standalone-base`. It needs GitHub.
+2. A later release of Debian, in a separate root with that release's peers (`debian.py`).
+3. JavaCPP's artefact in Maven's repository, for Linux on amd64.
+4. python-build-standalone, through uv: `deploy/standalone-base`. It needs GitHub.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ PROBE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A CPython that works, in the place where it does; `described` says which, with its SQLite and OpenSSL."""
+    """A working CPython with its system; `described` has its source, and its SQLite and OpenSSL."""
 
     place: Place
     described: str
 
 
 def find(version: str, sources: Sequence[str]) -> Iterator[Interpreter | str]:
-    """A sentence for each place that has no CPython of this version, such as `3.13`, then the one that was found."""
+    """Yield a message for each source without a CPython of this version, such as `3.13`, then the one that was
+    found."""
     for source in sources:
         try:
             place = SOURCES[source](version)
@@ -117,4 +118,4 @@ SOURCES: Final[Mapping[str, Callable[[str], Place]]] = {
     "maven": _maven,
     "uv": _uv,
 }
-"""In the order in which they are asked."""
+"""The sources in order."""

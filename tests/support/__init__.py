@@ -1,1 +1,1 @@
-"""What several test modules share: scripted peers, clocks and agents, and independent readings of the output."""
+"""Code that several test packages share: scripted peers, clocks, agents, and independent readings of the output."""

@@ -1,4 +1,4 @@
-"""The agent in a world that a test turns by hand: a clock, a scripted source, real files, a real outbox."""
+"""The agent in an environment that a test advances: a clock, a scripted source, real files, and a real outbox."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REBOOT: Final = "A123BC45-1234-5678-AB90-ABCDEF123456"
 FREEZE: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 POST_SECONDS: Final = 5.0
 NOTICING_SECONDS: Final = 0.004
-"""From the last byte of a document until the observer is asked."""
+"""Seconds from the last byte of a document until the observer is called."""
 TIMEOUT: Final = MetadataError("timeout", "no answer")
 
 
@@ -72,7 +72,8 @@ class Clock:
 
 
 def event(event_id: str = REBOOT, kind: str = "Reboot", *resources: str, **fields: Any) -> dict[str, Any]:
-    """A user's Reboot of this VM in fifteen minutes, which the default rules approve; `fields` go over its own."""
+    """Return a user's Reboot of this VM in fifteen minutes, which the default rules approve; `fields` replace its
+    own."""
     not_before = datetime.fromtimestamp(START, UTC) + timedelta(minutes=15)
     return factories.azure_event(
         event_id, kind, list(resources) or [NAME], not_before, **{"EventSource": "User"} | fields
@@ -87,27 +88,27 @@ document = factories.document
 
 @dataclass(slots=True)
 class Source:
-    """Answers what it was last told to, and remembers what was approved when."""
+    """A source with a scripted answer, which records the time of each approval."""
 
     clock: Clock
     answer: bytes | Failure = field(default_factory=lambda: document(1))
     refusal: Failure | None = None
     takes: float = 0.0
-    """Seconds that an answer is on its way after its last byte was read (for freshness), on both clocks."""
+    """Seconds between the last byte of an answer and its return (for freshness), on both clocks."""
     posts: list[tuple[float, str]] = field(default_factory=list)
     connects: Callable[[str], float] | None = None
-    """Seconds until the POST of an event has a connection; from five on there is none. As `hangs`, on threads."""
+    """Seconds until the POST of an event has a connection; from five on there is none. With threads, as for `hangs`."""
     disconnected: Failure | None = None
-    """Why POSTs get no connection."""
+    """The reason why POSTs get no connection."""
     cut_off: Failure | None = None
-    """Why no byte of a POST that may leave is written."""
+    """The reason why no byte of a permitted POST is written."""
     failures: int = 0
     asked: Callable[[], None] = lambda: None
     """Called when a POST arrives."""
     hangs: Callable[[str], float] | None = None
-    """Seconds that the answer to a POST takes; from five on there is none. POSTs are then on threads of their own."""
+    """Seconds until the response to a POST; from five on there is none. Each POST then has its own thread."""
     hanging: dict[threading.Event, float] = field(default_factory=dict)
-    """Until when each POST that hangs does."""
+    """The end of each POST that hangs, on the test's clock."""
     polls: list[float] = field(default_factory=list)
 
     polling: Callable[[], None] = lambda: None
@@ -127,7 +128,7 @@ class Source:
         return MetadataResponse(self.answer, read, 0.01)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         self.hang(self.connects(event_id) if self.connects else 0.0)
@@ -144,21 +145,21 @@ class Source:
             raise self.refusal
 
     def hang(self, seconds: float) -> None:
-        """Wait on the thread of a POST until so many seconds have passed; from five on nothing comes of it."""
+        """Wait on the thread of a POST until this many seconds have passed; from five on the POST fails."""
         if seconds:
             end = threading.Event()
             self.hanging[end] = self.clock.mono + seconds
-            assert end.wait(60), "nobody ended a POST that hangs"
+            assert end.wait(60), "the hanging POST was never ended"
         if seconds >= POST_SECONDS:
             raise MetadataError("timeout", "no answer")
 
 
 class Disk(Outbox):
-    """The outbox on a disk that may take its time."""
+    """The outbox on a disk that may be slow."""
 
     takes: Callable[[], None] = staticmethod(lambda: None)
     full: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether it takes nothing more; what is on it can be read."""
+    """Whether the disk rejects writes; its content stays readable."""
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         self._refuse()
@@ -176,7 +177,7 @@ class Disk(Outbox):
 
 
 class AgentEnvironment:
-    """One VM with its disk. `restart` ends the process without a word, as a crash does, and begins another."""
+    """One VM with its disk. `restart` ends the process without any clean-up, as a crash does, and begins another."""
 
     def __init__(
         self,
@@ -207,9 +208,9 @@ class AgentEnvironment:
             boot_id=boot_id,
         )
         self.observed_interruptions: list[Interruption] = []
-        """What the observer has noticed."""
+        """The interruptions that the observer has seen."""
         self.ending: list[tuple[InterruptionKind, float]] = []
-        """What it will notice when it is asked: it ended only now."""
+        """The interruptions that it returns when it is next called, because they ended only then."""
         self.kept: list[bytes] = []
         self.stopping = False
         self.disk_is_full = False
@@ -222,7 +223,7 @@ class AgentEnvironment:
         self.start()
 
     def start(self) -> None:
-        """A process begins."""
+        """Begin a process."""
         self.sink = PrometheusSink(
             "1.0.0",
             tuple(rule.name for rule in self.options.policy.rules),
@@ -259,7 +260,7 @@ class AgentEnvironment:
         return self.look(paths)
 
     def stop(self) -> None:
-        """The process ends in good order."""
+        """End the process in order."""
         self.agent.stop()
         if self.recorder is not None:
             self.recorder.ended(self.clock.utc())
@@ -267,14 +268,14 @@ class AgentEnvironment:
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
         self._close()
         self.clock.go(seconds)
-        self.clock.mono = 5.0  # another process, perhaps another boot: it counts from somewhere else
+        self.clock.mono = 5.0  # another process, perhaps another boot: its clock starts elsewhere
         self.stopping = False
         if boot_id is not None:
             self.options = replace(self.options, boot_id=boot_id)
         self.start()
 
     def start_again(self) -> None:
-        """The same, at once and without a clock that was ever touched: the outbox is opened anew."""
+        """Restart at once, without a change of the clock: the outbox is reopened."""
         self.outbox.close()
         self.start()
 
@@ -290,7 +291,7 @@ class AgentEnvironment:
         self.close_recording()
 
     def close_recording(self) -> None:
-        """All of it is in the file."""
+        """Assert that the file has all of it."""
         if self.recorder is not None:
             self.recorder.close(60)
 
@@ -302,7 +303,7 @@ class AgentEnvironment:
         return found
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:
-        """Runs a POST at once, or until it hangs."""
+        """Run a POST at once, or until it hangs."""
         if self.no_thread:
             raise RuntimeError("can't start new thread")
         if self.source.hangs is None and self.source.connects is None:
@@ -316,11 +317,11 @@ class AgentEnvironment:
         self.threads.append(thread)
 
     def end_posts_now(self) -> None:
-        """The POSTs that hang are answered, or have their connection, at once."""
+        """Give the hanging POSTs their response, or their connection, at once."""
         self._end_posts(float("inf"))
 
     def _end_posts(self, until: float | None = None) -> None:
-        """The POSTs whose time is over are answered, or have their connection."""
+        """Give the POSTs that are due their response, or their connection."""
         until = self.clock.mono if until is None else until
         over = [end for end, at in self.source.hanging.items() if at <= until + 1e-6]
         for end in over:
@@ -330,15 +331,15 @@ class AgentEnvironment:
             for thread in self.threads:
                 thread.join(0.001)
 
-    # -- turning
+    # -- advance
 
     def see(self, answer: bytes | Failure, seconds: float = 1.0) -> None:
-        """The source answers so from now on; turn for that long."""
+        """Make the source return this from now on; advance by that long."""
         self.source.answer = answer
         self.live(seconds)
 
     def live(self, seconds: float) -> None:
-        """Turn as the loop does until that much time has passed."""
+        """Run the loop until this much time has passed."""
         end = self.clock.mono + seconds
         while True:
             self._end_posts()
@@ -349,35 +350,35 @@ class AgentEnvironment:
                 return
             self.clock.go(max(wait, 0.01))
 
-    # -- looking
+    # -- observe
 
     def records(self, *kinds: str, destination: str = "event_hubs") -> list[Record]:
-        """All that was ever committed and is still queued for this destination, oldest first."""
+        """Return everything that was ever committed and is still queued for this destination, oldest first."""
         return [found for found in queued_in(self.outbox.path, destination) if not kinds or found.kind in kinds]
 
     @property
     def writable(self) -> bool:
-        """What the status says of the disk."""
+        """Return what the status reports of the disk."""
         return self.agent.status.outbox.writable
 
     def kinds(self) -> list[str]:
         return [record.kind for record in self.records()]
 
     def reasons(self) -> list[str | None]:
-        """The reason of each published decision, None for an approval."""
+        """Return the reason of each published decision, None for an approval."""
         return [record.data["decision"]["reason"] for record in self.records("approval.decided")]
 
     def said(self, name: str) -> list[str]:
-        """The lines of the own log with this event name."""
+        """Return the lines of the agent's log with this event name."""
         return [line for line in logged(self.log, self.text).splitlines() if f"event={name} " in f"{line} "]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """A sample of `/metrics`."""
+        """Return a sample of `/metrics`."""
         return value(self.sink, name, **labels)
 
 
 def queued_in(path: Path, destination: str) -> list[Record]:
-    """What waits for a destination, read from the file beside the agent."""
+    """Return the records that wait for a destination, read from the file while the agent runs."""
     with closing(sqlite3.connect(path)) as db:
         rows = db.execute(
             "SELECT r.body FROM queue q JOIN records r USING (seq) WHERE q.destination = ? AND q.parked IS NULL"
@@ -388,10 +389,10 @@ def queued_in(path: Path, destination: str) -> list[Record]:
 
 
 def policy(mode: str = "enforce", **more: Any) -> Policy:
-    """A policy in this mode, with other fields as given."""
+    """Return a policy in this mode, with other fields as given."""
     return Policy(mode=Mode(mode), **more)
 
 
 def apart(posts: Iterable[tuple[float, str]]) -> list[float]:
-    """Seconds from one POST to the next."""
+    """Return the seconds from one POST to the next."""
     return [round(later - earlier, 3) for (earlier, _), (later, _) in pairwise(posts)]

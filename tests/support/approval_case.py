@@ -1,4 +1,4 @@
-"""One event, one policy and the world around them: what the policy's tests decide on."""
+"""One event, one policy, and their environment, for the tests of the policy."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
 
 
 def hours(between: str = "00:00-24:00", *days: str, timezone: str = "UTC") -> Hours:
-    """The hours of a rule, in the words of the settings file; every day where none is named."""
+    """Return the hours of a rule in the settings file's form; every day if none is named."""
     start, end = (int(clock[:2]) * 60 + int(clock[3:]) for clock in between.split("-"))
     numbers = tuple(number for number, day in enumerate(DAYS) if not days or day in days)
     return Hours(start, end, numbers, timezone, ZoneInfo(timezone))
 
 
 class Case(Struct, frozen=True):
-    """An approvable event, its surroundings and its past, to be made unapprovable in one way or two."""
+    """An approvable event with its environment and its past, which a test makes unapprovable in one or two ways."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[Any, ...] = ()
@@ -60,7 +60,7 @@ class Case(Struct, frozen=True):
 
 
 def recorded(case: Case) -> str:
-    """The reason of the decision; empty for an approval."""
+    """Return the reason of the decision; empty for an approval."""
     found = case.decision()
     assert (found.verdict is Verdict.APPROVE) == (found.reason is Reason.NONE)
     return found.reason.value
@@ -100,6 +100,6 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
 
 
 def at_place(place: int, **policy: Any) -> Case:
-    """A case in which this VM stands at that place of `Resources`, counted from 1, with one VM behind it."""
+    """Return a case in which this VM is at that position of `Resources`, counted from 1, with one VM after it."""
     names = [f"other-{number}" for number in range(place - 1)] + ["vm-0", "last"]
     return Case({"Resources": names}, policy=replace(ENFORCE, **policy))

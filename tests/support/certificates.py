@@ -1,4 +1,4 @@
-"""Certificates for the tests: a CA of their own and what it signs, and those that vouch for themselves."""
+"""Certificates for the tests: a separate CA and what it signs, and self-signed certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, *names: str, lasting: timedelta = timedelta(days=1)) -> tuple[str, str]:
-        """Certificate and key, as PEM texts, for these names: DNS names, addresses or URIs."""
+        """Return certificate and key, as PEM texts, for these names: DNS names, addresses, or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_called(names[0]), self._name, key, lasting, self._key)
         builder = builder.add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
@@ -44,7 +44,7 @@ class Authority:
 
 
 def self_signed(name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH) -> tuple[str, str]:
-    """Certificate and key, as PEM texts, of NAME on 127.0.0.1."""
+    """Return certificate and key, as PEM texts, of NAME on 127.0.0.1."""
     key, own = ec.generate_private_key(ec.SECP256R1()), _called(name)
     builder = _builder(own, own, key, timedelta(days=1), key).add_extension(
         x509.ExtendedKeyUsage([usage]), critical=False
@@ -64,7 +64,7 @@ def _builder(
     lasting: timedelta,
     signer: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
-    """With the key identifiers of RFC 5280, which Python insists on from 3.13 on."""
+    """Add the key identifiers of RFC 5280, which Python requires from 3.13 on."""
     now, own, theirs = datetime.now(UTC), key.public_key(), signer.public_key()
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
     builder = builder.public_key(own).serial_number(x509.random_serial_number())
@@ -90,19 +90,19 @@ def _name(name: str) -> x509.GeneralName:
 
 
 def ends(pem: str) -> float:
-    """When a PEM certificate ends, as Unix time, read by somebody else's code."""
+    """Return when a PEM certificate expires, as Unix time, as an independent library reads it."""
     return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc.timestamp()
 
 
 def encrypted(key: str) -> str:
-    """The same private key under a passphrase."""
+    """Return the same private key under a passphrase."""
     private = serialization.load_pem_private_key(key.encode(), None)
     how = serialization.BestAvailableEncryption(b"passphrase")
     return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how).decode()
 
 
 def write(folder: Path, name: str, certificate: str, key: str) -> tuple[Path, Path]:
-    """NAME.crt and NAME.key."""
+    """Write NAME.crt and NAME.key."""
     paths = folder / f"{name}.crt", folder / f"{name}.key"
     paths[0].write_text(certificate)
     paths[1].write_text(key)

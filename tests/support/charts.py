@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, for the tests: documents by kind and name, and what Helm says where it refuses."""
+"""The chart as Helm renders it: documents by kind and name, and Helm's message if it rejects the values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.peers import lacking
 WEB: Final = {"configSecret": {"name": "web"}}
 
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast where PyYAML has libyaml: a set with the rules is 5,000 lines."""
+"""Ten times as fast if PyYAML has libyaml: a set with the rules is 5,000 lines."""
 
 VALUES: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
@@ -93,7 +93,7 @@ VALUES["everything"] = {
 
 
 def need_helm() -> str:
-    """Helm's path; without it the test is skipped with a sentence, or fails under CI=true."""
+    """Return Helm's path; without it, skip the test with a message, or fail under CI=true."""
     try:
         return helm()
     except FileNotFoundError as error:
@@ -101,14 +101,14 @@ def need_helm() -> str:
 
 
 def render(values: Mapping[str, Any], release: str = "azse") -> list[dict[str, Any]]:
-    """All documents of the chart with these values; fails with Helm's sentence where it refuses them."""
+    """Return all documents of the chart with these values; fail with Helm's message if it rejects them."""
     need_helm()
     text = _text(json.dumps(values), release)
     return [document for document in yaml.load_all(text, Loader=LOADER) if document]
 
 
 def refusal(values: Mapping[str, Any]) -> str:
-    """What Helm says against these values; fails where it takes them."""
+    """Return Helm's message against these values; fail if it accepts them."""
     need_helm()
     try:
         template(values)
@@ -120,7 +120,7 @@ def refusal(values: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _text(values: str, release: str) -> str:
-    """Each set once for all tests of a process: Helm reads a chart of 200 KB each time."""
+    """Render each set once for all tests of a process: Helm reads a chart of 200 KB each time."""
     try:
         return template(json.loads(values), release=release, namespace="ns")
     except subprocess.CalledProcessError as error:
@@ -128,7 +128,7 @@ def _text(values: str, release: str) -> str:
 
 
 def daemonset(documents: list[dict[str, Any]], system: str = "linux") -> dict[str, Any]:
-    """The DaemonSet of a system."""
+    """Return the DaemonSet of a system."""
     (found,) = [
         document
         for document in documents
@@ -139,12 +139,12 @@ def daemonset(documents: list[dict[str, Any]], system: str = "linux") -> dict[st
 
 
 def agent_of(documents: list[dict[str, Any]], system: str = "linux") -> dict[str, Any]:
-    """The agent's container in it."""
+    """Return the agent's container in it."""
     (container,) = daemonset(documents, system)["spec"]["template"]["spec"]["containers"]
     assert isinstance(container, dict)
     return container
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
-    """The variables with a value that stands in the manifest."""
+    """Return the variables with a value in the manifest."""
     return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}

@@ -1,4 +1,4 @@
-"""What the tests of the settings share: a parser, a settings file by text, and the errors of a load."""
+"""Shared code for the tests of the settings: a parser, a settings file from text, and the errors of a load."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ CONNECTION = f"Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName
 
 
 def parser() -> FlagParser:
-    """A parser with every setting's flag."""
+    """Return a parser with every setting's flag."""
     made = FlagParser(prog="agent")
     add_flags(made)
     return made
 
 
 def read(path: str, limit: int) -> bytes:
-    """Files are named as a person would name them, so that the words of an error do not depend on the machine."""
+    """Paths that look the same on every machine, so that the text of an error doesn't depend on it."""
     return read_capped(str(DATA / path), limit)
 
 
 def reader_of(content: bytes) -> ReadFile:
-    """Reads this content, whatever the path."""
+    """A reader that returns this content for every path."""
 
     def read_content(path: str, limit: int) -> bytes:
         del path
@@ -48,7 +48,7 @@ def reader_of(content: bytes) -> ReadFile:
 
 
 def loaded(*flags: str, environ: Mapping[str, str] | None = None, toml: str | None = None) -> Settings:
-    """Settings from flags, variables and the text of a file named `settings.toml`."""
+    """Return settings from flags, variables, and the text of a file named `settings.toml`."""
     if toml is None:
         return load(parser().parse_args(flags), environ or {}, read)
     arguments = parser().parse_args(["--config.file=settings.toml", *flags])
@@ -56,14 +56,14 @@ def loaded(*flags: str, environ: Mapping[str, str] | None = None, toml: str | No
 
 
 def errors(*flags: str, environ: Mapping[str, str] | None = None, toml: str | None = None) -> tuple[str, ...]:
-    """The sentences with which a load is refused."""
+    """Return the messages with which a load fails."""
     with pytest.raises(ConfigError) as caught:
         loaded(*flags, environ=environ, toml=toml)
     return caught.value.errors
 
 
 def refused(*flags: str) -> str:
-    """What is printed when the command line is refused, with exit code 2."""
+    """Return the output for a rejected command line, which ends with exit code 2."""
     out = io.StringIO()
     with redirect_stderr(out), pytest.raises(SystemExit) as caught:
         parser().parse_args(flags)
@@ -72,7 +72,7 @@ def refused(*flags: str) -> str:
 
 
 def to_toml(settings: Settings) -> str:
-    """The settings as a TOML file, secrets as a placeholder."""
+    """Return the settings as a TOML file, with secrets as a placeholder."""
     blocks = []
     for section in SECTIONS:
         values = getattr(settings, section)
@@ -84,5 +84,5 @@ def to_toml(settings: Settings) -> str:
 
 
 def _inline(table: Mapping[str, Any]) -> str:
-    """A table of JSON values as TOML, on one line."""
+    """Return a table of JSON values as TOML, on one line."""
     return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"

@@ -1,4 +1,4 @@
-"""A crowd that uses up all connections of the scrape endpoint, and an honest scraper some network away from it."""
+"""A flood that uses up all connections of the scrape endpoint, and a legitimate scraper at a network distance."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from tests.support.systems import WINDOWS
 from tests.support.web_target import METRICS, is_closed
 
 FAR_SECONDS: Final = 0.03
-"""Between the honest scraper and the endpoint, there and back."""
+"""Round-trip time between the scraper and the endpoint."""
 LEAST: Final = 4
-"""Scrapes that are made however long they take."""
+"""The minimum number of scrapes, however long they take."""
 TIMEOUT_SECONDS: Final = 10.0
-"""What Prometheus gives a scrape."""
+"""Prometheus' timeout for a scrape."""
 CONNECTIONS: Final = 512
-"""What the endpoint takes at most."""
+"""The maximum number of connections of the endpoint."""
 HANDSHAKE_SECONDS: Final = 2.0
 KEPT: Final = 800
 SEGMENT: Final = 1448
-"""Bytes, as on Ethernet: with loopback's 64 KiB the kernel takes megabytes that nobody reads, and no write blocks."""
+"""Bytes, as on Ethernet: with loopback's 64 KiB the kernel buffers megabytes that are never read, and no write
+blocks."""
 
 FirstBytes = Callable[[int], bytes]
-"""What the n-th of a crowd sends once it is connected, and has agreed on TLS where it can."""
+"""The bytes that the n-th client sends once it is connected, and has completed TLS if the endpoint uses it."""
 
 
 def narrow(sock: socket.socket) -> None:
-    """Segments as on Ethernet, before connecting. Windows has no such option to set, and smaller buffers."""
+    """Use segments as on Ethernet; to be called before connecting. Windows lacks this option, and has smaller
+    buffers."""
     if not WINDOWS:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
 
 
 def hosts(number: int) -> list[str]:
-    """So many addresses of this machine, none of them 127.0.0.1."""
+    """Return this many addresses of this machine, none of them 127.0.0.1."""
     return [f"127.0.{7 + host // 250}.{1 + host % 250}" for host in range(number)]
 
 
@@ -82,11 +84,11 @@ class Crowd:
     def _keep_coming(self) -> None:
         due = time.monotonic()
         while not self._done.wait(max(0.0, due - time.monotonic())):
-            due = max(due, time.monotonic() - 1.0) + 1.0 / self._rate  # late by more than a second: let it be
+            due = max(due, time.monotonic() - 1.0) + 1.0 / self._rate  # more than a second late: skip the delay
             self._connect_one()
 
     def _connect_one(self) -> None:
-        """Connect and send; sockets that the endpoint has closed are closed here only when there are many."""
+        """Connect and send; sockets that the endpoint has closed are closed here only once there are many."""
         member = socket.socket()
         member.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         narrow(member)
@@ -99,7 +101,7 @@ class Crowd:
                 member = self._context.wrap_socket(member, server_hostname="localhost")
             member.setblocking(False)
             member.send(data)
-        except OSError:  # cut off meanwhile, as any of them may be
+        except OSError:  # the endpoint may close any of them
             member.close()
             return
         self._members.append(member)
@@ -112,7 +114,7 @@ class Crowd:
 
 
 class Scraper:
-    """Scrapes as Prometheus does, over 30 ms: keeps its connection, connects anew where that was closed meanwhile."""
+    """A scraper like Prometheus, with a round trip of 30 ms: keeps its connection, and reconnects if it was closed."""
 
     def __init__(
         self,
@@ -130,7 +132,8 @@ class Scraper:
         self._line: Line | None = None
 
     def answered(self, seconds: float, interval: float = 0.2) -> list[bool]:
-        """For each scrape of so many seconds, and of `LEAST` on a slow machine, whether it got its page."""
+        """Return whether each scrape got its page, for this many seconds, and for at least `LEAST` on a slow
+        machine."""
         end, answers = time.monotonic() + seconds, list[bool]()
         while time.monotonic() < end or len(answers) < LEAST:
             answers.append(self.scrape())
@@ -138,7 +141,7 @@ class Scraper:
         return answers
 
     def scrape(self) -> bool:
-        """True if a 200 with the whole page came in time."""
+        """Return True if a 200 with the whole page came in time."""
         kept, self._line = self._line, None
         if kept is not None:
             try:
@@ -161,7 +164,7 @@ class Scraper:
             self._line.close()
 
     def _ask(self, line: Line) -> bool:
-        """Raises OSError when the connection ends before the page does."""
+        """Read the rest. Raises OSError if the connection ends before the page does."""
         line.send(self._request)
         received = b""
         while b"\r\n\r\n" not in received:
@@ -178,7 +181,7 @@ class Scraper:
 
 
 class Line:
-    """One connection that is as slow as one over a network: what is sent takes 30 ms."""
+    """A connection with the delay of a network: data takes 30 ms."""
 
     def __init__(self, address: tuple[str, int], source: str, context: ssl.SSLContext | None) -> None:
         self._end = time.monotonic() + TIMEOUT_SECONDS
@@ -211,7 +214,7 @@ class Line:
         self._socket.sendall(data)
 
     def receive(self) -> bytes:
-        """More of the answer; `received_any` is True from then on. Raises OSError at its end."""
+        """Read more of the response; `received_any` is True from then on. Raises OSError at its end."""
         if self._tls is None:
             data = self._received()
         else:
@@ -249,7 +252,7 @@ class Line:
 
 @contextlib.contextmanager
 def scraper(address: tuple[str, int], **how: object) -> Iterator[Scraper]:
-    """A `Scraper` whose connection is closed at the end."""
+    """Yield a `Scraper`; close its connection at the end."""
     running = Scraper(address, **how)  # type: ignore[arg-type]  # the arguments of Scraper, as they are
     try:
         yield running

@@ -1,9 +1,9 @@
-"""Runs a command in a console of its own, and sends that console Ctrl-C or Ctrl-Break. On Windows alone.
+"""Run a command in a separate console, and send that console Ctrl-C or Ctrl-Break. Only on Windows.
 
-    python -m tests.support.console EVENT COMMAND ARGUMENT...
+python -m tests.support.console EVENT COMMAND ARGUMENT...
 
-The command has our standard output and error. The event (0 or 1) is sent when a line comes on standard input. The exit
-code is the command's, or UNDELIVERED where the system can't send the event (Wine knows no Ctrl-Break).
+The command inherits standard output and error. The event (0 or 1) is sent when a line arrives on standard input. The
+exit code is the command's, or UNDELIVERED if the system can't send the event (Wine has no Ctrl-Break).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(event: int, command: list[str]) -> int:
 
         win32console.FreeConsole()
         win32console.AllocConsole()
-        win32api.SetConsoleCtrlHandler(lambda _: True, True)  # it is for the command alone
+        win32api.SetConsoleCtrlHandler(lambda _: True, True)  # only the command should get it
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
             sys.stdin.readline()
             try:

@@ -1,4 +1,4 @@
-"""Documents for the tests of the core, as bytes, and a watcher that reads them one after the other."""
+"""Documents for the tests of the core, as bytes, and a watcher that reads them in order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ KEY: Final = folded(EVENT_ID)
 
 
 def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
-    """A user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value leaves the field out."""
+    """Return a user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value omits the field."""
     recorded = "Virtual machine is going to be restarted as requested by authorized user."
     usual = {"EventSource": "User", "Description": recorded}
     return factories.azure_event(event_id, "Reboot", ["vm-0"], NOT_BEFORE, **usual | fields)
 
 
 def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
-    """An event that is Started, as Azure writes it."""
+    """Return a Started event in Azure's form."""
     return event(event_id, **{"EventStatus": "Started", "NotBefore": ""} | fields)
 
 
@@ -45,12 +45,12 @@ def context_of(
     writable: bool = True,
     now: datetime = NOON,
 ) -> Context:
-    """The context of a VM of this name."""
+    """Return the context of a VM with this name."""
     return Context(Instant(now), Instant(now), VmIdentity(Vm(name=vm_name), conflict), files, writable)
 
 
 def explain(policy: Policy, state: State, context: Context) -> tuple[Explanation, ...]:
-    """`decide`, with all checks of each event."""
+    """Return the decisions with all checks of each event."""
     return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
@@ -58,12 +58,12 @@ body = factories.document
 
 
 def parsed(*events: Any, number: int = 1) -> Document:
-    """The document of these events."""
+    """Return the document of these events."""
     return parse_document(body(number, *events))
 
 
 def outcome(raw: bytes) -> str:
-    """`read`, or why it is no document."""
+    """Return the parsed document, or why it is invalid."""
     try:
         parse_document(raw)
     except DocumentError as error:
@@ -72,14 +72,14 @@ def outcome(raw: bytes) -> str:
 
 
 def one(**fields: Any) -> Event:
-    """The one event of a document, as parsed."""
+    """Return the one event of a document, as parsed."""
     (found,) = parsed(event(**fields)).events
     return found
 
 
 @dataclass
 class Watcher:
-    """Reads documents a second apart unless told. `number` goes up by one with each that is shown."""
+    """Reads documents a second apart by default. `number` goes up by one with each of them."""
 
     state: State
     wall: datetime = NOON
@@ -88,7 +88,7 @@ class Watcher:
 
     @classmethod
     def fresh(cls, *, watching: bool = True) -> Watcher:
-        """A watcher with an empty state; `watching`: it has read an empty document already."""
+        """Return a watcher with an empty state; `watching`: it has read an empty document already."""
         made = cls(State(birth=NOON, vm_key="vm-key"))
         if watching:
             made.sees()
@@ -106,34 +106,34 @@ class Watcher:
         return found
 
     def publishes(self) -> None:
-        """A record about each event of the document is written."""
+        """Write a record about each event of the document."""
         for tracked in self.state.tracked.values():
             self.state = with_tracked(self.state, number(tracked, "scheduled")[1])
 
     def restarts(self) -> None:
-        """The monotonic clock of the last process means nothing to the next."""
+        """Start another process: the previous monotonic clock is meaningless to it."""
         last = self.state.last_good
         self.state = replace(self.state, last_good=Instant(last.wall) if last else None)
 
 
 def kinds(transitions: tuple[Transition, ...]) -> list[str]:
-    """The kinds of these transitions, in order."""
+    """Return the kinds of these transitions, in order."""
     return [transition.kind.value for transition in transitions]
 
 
 def changed(transition: Transition) -> Mapping[str, tuple[Any, Any]]:
-    """The fields that changed, each with its value before and after."""
+    """Return the fields that changed, each with its value before and after."""
     return transition.changed
 
 
 def only(transitions: tuple[Transition, ...]) -> Transition:
-    """The one transition; fails unless there is exactly one."""
+    """Return the one transition; fail unless there is exactly one."""
     (found,) = transitions
     return found
 
 
 def approved(watcher: Watcher, **fields: Any) -> None:
-    """As after our POST."""
+    """Return the state after an accepted POST of this VM."""
     tracked = watcher.state.tracked[KEY]
     approval = Approval(attempts=1, rule="all", **fields)
     watcher.state = with_tracked(watcher.state, replace(tracked, approval=approval))

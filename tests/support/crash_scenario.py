@@ -1,10 +1,10 @@
-"""Lives of the agent that end by SIGKILL at a chosen boundary of the line, until the story is over.
+"""Lives of the agent that end by SIGKILL at a chosen boundary of the line, until the scenario ends.
 
-Run as a program it reads jobs, one JSON object a line, and answers each with what reached the outside. It forks a
-process for each life: real processes, a real file, real kills, without the time that imports take.
+Run as a program, it reads jobs, one JSON object a line, and answers each with the effects outside the agent. It forks a
+process for each life: real processes, a real file, and real kills, without the time of imports.
 
-What must outlive a crash outside the agent is in files: where the story stands, the time, what each destination took,
-what was POSTed.
+The part of the scenario that must survive a crash outside the agent is in files: its position, the time, the records
+that each destination accepted, and the POSTs.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ SCENARIO: Final[Sequence[bytes | None]] = (
     document(3, started(_A), _C),
     document(4, started(_A), {**_C, "Description": "moved"}),
     document(5, {**_C, "Description": "moved"}),
-    None,  # twelve seconds without an answer
+    None,  # twelve seconds without a response
     document(6),
     document(7, started(event(D, "Freeze"))),
     document(8, event("EEEE-5", "Reboot")),
     document(9),
 )
 APPROVED: Final = {1: A, 8: "EEEE-5"}
-"""The story waits at these documents until that event was approved."""
+"""The scenario waits at these documents until that event was approved."""
 
 
 class Killer:
-    """Counts the boundaries that are crossed, and ends this process with SIGKILL at the chosen one."""
+    """Counts the boundaries, and ends this process with SIGKILL at the chosen one."""
 
     def __init__(self, at: int, trace: Path) -> None:
         self._left = at
@@ -69,7 +69,7 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, thing: Any, *names: str) -> Any:
-        """The same object, with a boundary before and after each call of these methods."""
+        """Wrap an object with a boundary before and after each call of these methods."""
         return _Around(thing, names, self.cross)
 
 
@@ -92,7 +92,7 @@ class _Around:
 
 
 class Files:
-    """What is outside of the agent, in a folder."""
+    """Everything outside of the agent, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,7 +115,7 @@ class Files:
 
 
 class Source:
-    """The story where it stands; an approval counts from the moment it arrives."""
+    """Return the document at the current position; an approval counts from the moment it arrives."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files, self._clock = files, clock
@@ -139,13 +139,13 @@ class Source:
 
 
 class Destination:
-    """A backend that keeps what it takes in a file."""
+    """A backend that stores accepted records in a file."""
 
     batch_size = 3
 
     def __init__(self, name: str, files: Files) -> None:
         self.name, self._files = name, files
-        self.subjects = None if name == "otlp" else 2  # as the real ones take them
+        self.subjects = None if name == "otlp" else 2  # as the real ones accept them
 
     def send(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -154,14 +154,14 @@ class Destination:
             self._files.add(self.name, [record.id, record.kind, record.subject, words])
 
     def idle(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def life(folder: Path, kill_at: int) -> None:
-    """One process, until the story is over or the boundary is reached."""
+    """Run one process until the scenario ends or the boundary is reached."""
     files, killer = Files(folder), Killer(kill_at, folder / "trace")
     clock = Clock(wall=files.number("time", START) + 1.0)
     began = clock.wall
@@ -199,11 +199,11 @@ def life(folder: Path, kill_at: int) -> None:
         if _moved_on(files, clock, began) and not any(queue.records for queue in outbox.queues().values()):
             outbox.close()
             return
-    raise RuntimeError("the story does not end")
+    raise RuntimeError("the scenario does not end")
 
 
 def _moved_on(files: Files, clock: Clock, began: float) -> bool:
-    """Goes on in the story where the world would; whether it is over."""
+    """Advance the scenario if its condition holds; return whether it has ended."""
     position = int(files.number("position", 0))
     since = files.number(f"since-{position}", clock.wall)
     files.keep(f"since-{position}", since)
@@ -212,7 +212,7 @@ def _moved_on(files: Files, clock: Clock, began: float) -> bool:
     if SCENARIO[position] is None and clock.wall - max(since, began) < 12:
         return False  # an outage counts from when a process first saw it
     if position in APPROVED and clock.wall - since < 8:
-        return False  # time for a second POST, should there be one
+        return False  # time for a second POST, if there is one
     if position == len(SCENARIO) - 1:
         return clock.wall - since > 12
     files.keep("position", position + 1)
@@ -220,7 +220,8 @@ def _moved_on(files: Files, clock: Clock, began: float) -> bool:
 
 
 def scenario(kills: Sequence[int]) -> dict[str, Any]:
-    """Life after life, each killed at its boundary; the last ones live on. Answers what reached the outside."""
+    """Run one life after the other, each killed at its boundary; the last ones run to the end. Return the effects
+    outside."""
     with tempfile.TemporaryDirectory(prefix="azse-crash-") as name:
         folder = Path(name)
         for number in range(MOST_LIVES):

@@ -49,7 +49,7 @@ def everything(end: float, folder: Path) -> Iterator[str]:
 
 def backfill(lines: Iterable[str], folder: Path) -> Path:
     """Create blocks with these lines in `folder`/tsdb."""
-    text = folder / "stories.om"
+    text = folder / "scenarios.om"
     with text.open("w", encoding="utf-8") as file:
         file.writelines(lines)
         file.write("# EOF\n")

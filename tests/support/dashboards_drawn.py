@@ -45,7 +45,7 @@ def panel_contents(
     """Return the content of each panel by scenario and panel id, as Grafana's pipeline formats it."""
     file = folder / f"{dashboard.stem}.answers.json"
     file.write_text(json.dumps(answers), encoding="utf-8")
-    command = [node_binary(), str(bundles / "told.cjs"), str(dashboard), str(file)]
+    command = [node_binary(), str(bundles / "content.cjs"), str(dashboard), str(file)]
     done = subprocess.run(command, text=True, capture_output=True, check=True, timeout=120)
     contents: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return contents

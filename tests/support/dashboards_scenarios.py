@@ -79,9 +79,9 @@ def _started() -> Life:
 
 
 def _stale_scheduled() -> Life:
-    reboot = _announced(-420, "reboot", REBOOT, "blind-2", "web_9")
+    reboot = _announced(-420, "reboot", REBOOT, "stale-2", "web_9")
     return Life(
-        "blind-2", _scenario("stale", reboot, vms=("blind-2", "web_9")), -LENGTH, "web", without_data_since=-120
+        "stale-2", _scenario("stale", reboot, vms=("stale-2", "web_9")), -LENGTH, "web", without_data_since=-120
     )
 
 
@@ -124,7 +124,7 @@ def _led() -> Life:
 
 
 def _first() -> Life:
-    """Return a VM whose first two failed approvals and first interruption, of 12 s, are between two scrapes."""
+    """Return a VM with its first two failed approvals and its first interruption, of 12 s, between two scrapes."""
     vm = "first-1"
     scenario = _scenario(
         "first",
@@ -137,21 +137,21 @@ def _first() -> Life:
 
 
 def _nameless() -> Life:
-    reboot = _announced(-LENGTH, "reboot", REBOOT, "who-1", notice="3h")
-    return Life("who-1", _scenario("nameless", reboot, vms=("who-1",)), -LENGTH, named=False)
+    reboot = _announced(-LENGTH, "reboot", REBOOT, "nameless-1", notice="3h")
+    return Life("nameless-1", _scenario("nameless", reboot, vms=("nameless-1",)), -LENGTH, named=False)
 
 
 def _certificate(sink: PrometheusSink, end: float) -> None:
-    """Set a certificate that expires within a day, whose renewal failed ten minutes ago."""
+    """Set a certificate that expires within a day, after a renewal that failed ten minutes ago."""
     sink.certificate_not_after = lambda: end + 86400
     sink.config_reload_failures = lambda: int(sink._now().wall.timestamp() > end - 600)
 
 
 LIVES: Final = {
-    "calm": Life("calm-1", load("quiet"), -LENGTH),
+    "quiet": Life("quiet-1", load("quiet"), -LENGTH),
     "scheduled": _scheduled(),
     "started": _started(),
-    "stale": Life("blind-1", load("quiet"), -LENGTH, without_data_since=-1200),
+    "stale": Life("stale-1", load("quiet"), -LENGTH, without_data_since=-1200),
     "stale-scheduled": _stale_scheduled(),
     "warming": Life("new-1", load("quiet"), -120),
     "down": _down(),
@@ -180,7 +180,7 @@ def scenario_scrapes(end: float, folder: Path) -> Iterator[Scrape]:
             yield Scrape(end + at, job, f"{life.vm}:10169", text)
 
 
-KINDS: Final = ("calm", "soon", "later", "started", "terminated", "blind", "warming", "down")
+KINDS: Final = ("quiet", "soon", "later", "started", "terminated", "stale", "warming", "down")
 FLEET_SIZE: Final = 1000
 
 
@@ -194,10 +194,10 @@ def kind_of(number: int) -> str:
         return "soon" if number < 350 else "later"
     if 400 <= number < 500 and number % 2:
         return "started"
-    for first, last, kind in ((42, 43, "terminated"), (970, 973, "warming"), (980, 985, "down"), (990, 997, "blind")):
+    for first, last, kind in ((42, 43, "terminated"), (970, 973, "warming"), (980, 985, "down"), (990, 997, "stale")):
         if first <= number < last:
             return kind
-    return "calm"
+    return "quiet"
 
 
 def fleet_name(number: int) -> tuple[str, str]:
@@ -267,7 +267,7 @@ def _life_of(kind: str, end: float, folder: Path) -> str | None:
         scenario,
         -120 if kind == "warming" else -LENGTH,
         "VMSS",
-        without_data_since=-1200 if kind == "blind" else 1.0,
+        without_data_since=-1200 if kind == "stale" else 1.0,
         down_since=0 if kind == "down" else 1.0,
     )
     text = next(text for at, text in scrapes(life, end, folder / kind, [0.0]))
@@ -350,7 +350,7 @@ def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
         seen, on = Counter[str](), Counter[str]()
         for number in range(FLEET_SIZE):
             kind, where = kind_of(number), {"job": "fleet", **fleet_labels(number)}
-            data_state = 2 if kind == "blind" and at > -1200 else 0
+            data_state = 2 if kind == "stale" and at > -1200 else 0
             seen[recorded("fleet", "up:vms", where | {"data_state": str(data_state)})] += 1
             if kind in _EVENTS and at > _EVENTS[kind]["at"] - LENGTH:
                 status = "Started" if kind == "started" and at > -600 else "Scheduled"

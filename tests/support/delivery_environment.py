@@ -1,4 +1,4 @@
-"""A delivery from a real outbox to a real destination, on a clock that is turned from attempt to attempt."""
+"""A delivery from a real outbox to a real destination, on a clock that advances from attempt to attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.metrics_reading import value
 
 
 class Line:
-    """The last part of the line: outbox, delivery, destination. `go` turns until nothing waits any more."""
+    """The last part of the line: outbox, delivery, and destination. `go` runs until nothing waits any more."""
 
     def __init__(self, folder: Path, destination: Destination, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -38,7 +38,7 @@ class Line:
         self.begin()
 
     def begin(self) -> None:
-        """A delivery as a new process has it: it tries at once."""
+        """Start a delivery as a new process does: it tries at once."""
         self.log.close(PATIENCE)  # that of the process before
         self.log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         self.delivery = Delivery(
@@ -60,14 +60,14 @@ class Line:
         self.outbox.close()
 
     def logged(self) -> str:
-        """All lines of the log so far."""
+        """Return all lines of the log so far."""
         return logged(self.log, self.text)
 
     def put(self, *records: Record) -> None:
         self.outbox.commit(self.state, records)
 
     def turn(self) -> float:
-        """One tick as the loop makes it; the clock goes on by what it asks for, and that is remembered."""
+        """Run one tick as the loop does; the clock advances by the returned delay, which is recorded."""
         wait = self.delivery.tick()
         if wait:
             self.waits.append(round(wait, 3))
@@ -81,7 +81,7 @@ class Line:
         return self.outbox.queues()[self.name].parked
 
     def go(self, turns: int = 60, until: Callable[[], bool] = lambda: False) -> None:
-        """Turns until nothing waits, or until it holds; fails when that takes more than so many turns."""
+        """Run ticks until nothing waits, or until the condition holds; fail after this many ticks."""
         for _ in range(turns):
             if until() or not self.waiting():
                 return
@@ -89,7 +89,7 @@ class Line:
         raise AssertionError(f"{self.waiting()} records still wait: {self.logged()[-2000:]}")
 
     def reasons(self) -> dict[str, int]:
-        """How often each reason was counted, those that were."""
+        """Return how often each reason was counted, without zeros."""
         counted = {reason: int(self.failures(reason)) for reason in REASONS}
         return {reason: count for reason, count in counted.items() if count}
 
@@ -101,7 +101,7 @@ class Line:
 
 
 def scenarios(events: int = 2, each: int = 3) -> list[Record]:
-    """Records of several events, interleaved as they come."""
+    """Return records of several events, interleaved as they arrive."""
     return [
         a_record(step * 10 + number, subject=f"event-{number}")
         for step in range(each)
@@ -110,7 +110,8 @@ def scenarios(events: int = 2, each: int = 3) -> list[Record]:
 
 
 def in_order(ids: Iterable[str], wanted: Sequence[Record]) -> bool:
-    """Whether record_id event's first copies come in the order in which its records were written, none missing."""
+    """Return whether the first copies of each event's records arrive in the order in which they were written, with none
+    missing."""
     first = list(dict.fromkeys(ids))
     subjects = {record.subject for record in wanted}
     return all(

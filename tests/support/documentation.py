@@ -34,12 +34,12 @@ PAGES: Final = tuple(
         ]
     )
 )
-"""Every page that is written for people, except for the CHANGELOG, which tells of the past."""
+"""Return every page for readers, except for the CHANGELOG, which describes the past."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block of a page. `mark` is the text of the HTML comment on the line above, empty without one."""
+    """A fenced block of a page. `mark` is the text of the HTML comment on the line above; empty without one."""
 
     page: str
     line: int
@@ -58,12 +58,12 @@ _BLOCK: Final = re.compile(
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the repository."""
+    """Return the page's path in the repository."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
@@ -71,17 +71,17 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def all_blocks(*languages: str) -> list[Block]:
-    """The fenced blocks in these languages of all pages."""
+    """Return the fenced blocks in these languages of all pages."""
     return [block for page in PAGES for block in blocks(page) if block.language in languages]
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks and comments."""
+    """Return the page without its fenced blocks and comments."""
     return re.sub(r"<!--.*?-->", "", _BLOCK.sub("", page.read_text(encoding="utf-8")), flags=re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the page's headings, as GitHub and the site make them."""
+    """Return the anchors of the page's headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -89,17 +89,17 @@ def anchors(page: Path) -> set[str]:
 MAKEFILES: Final = {
     folder: (ROOT / folder / "Makefile").read_text(encoding="utf-8") for folder in (".", "deploy", "tests")
 }
-"""The text of each Makefile, by its folder."""
+"""Return the text of each Makefile, by its folder."""
 
 
 def make_targets(text: str, before: str) -> set[tuple[str, str]]:
-    """Each folder and target of the `make` commands in the text that this pattern stands before."""
+    """Return each folder and target of the `make` commands after this pattern in the text."""
     called = re.findall(rf"{before}make(?: --silent)?(?: -C ([\w.]+))?((?: (?!-)[\w.=$\"()/-]+)*)", text, re.MULTILINE)
     return {(folder or ".", word) for folder, words in called for word in words.split() if word.islower()}
 
 
 def unknown_targets(called: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those that no Makefile of the folder declares."""
+    """Return those that no Makefile of the folder declares."""
     return {
         (folder, target)
         for folder, target in called
@@ -111,7 +111,8 @@ def unknown_targets(called: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def replayed() -> str:
-    """The decisions that `replay` prints for the documented live migration: its output from the count of documents."""
+    """Return the decisions that `replay` prints for the documented live migration: its output from the count of
+    documents."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main(["replay", "live-migration", "--vm", "WestNO_0"]) == 0
@@ -121,7 +122,7 @@ def replayed() -> str:
 
 
 def record_schema() -> dict[str, Any]:
-    """The JSON Schema of a record, as the package holds it."""
+    """Return the JSON Schema of a record from the package."""
     schema = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
     assert isinstance(schema, dict)
     return schema
@@ -150,17 +151,17 @@ def records_table() -> str:
 
 
 def event_file_table() -> str:
-    """The members of an event's file."""
+    """Return the members of an event's file."""
     return _members_table(EVENT_FILE_SCHEMA)
 
 
 def event_files_status_table() -> str:
-    """The members of `status.json` beside the event files."""
+    """Return the members of `status.json`, which is next to the event files."""
     return _members_table(STATUS_FILE_SCHEMA)
 
 
 def _members_table(schema: Mapping[str, Any]) -> str:
-    """Members and what they mean, those of an object below it."""
+    """Return members with their descriptions, those of an object below it."""
     lines = ["| member | type | meaning |", "| --- | --- | --- |"]
     for member, shape in schema["properties"].items():
         part = schema["$defs"][shape["$ref"].rpartition("/")[2]] if "$ref" in shape else shape
@@ -175,7 +176,7 @@ _FORMATS: Final = {"date-time": "time (RFC 3339)", "uuid": "UUID", "uri-referenc
 
 
 def _type(shape: Mapping[str, Any]) -> str:
-    """A member's type in words: its closed words, its JSON type, or the section that describes it."""
+    """Return a member's type as text: its enumerated values, its JSON type, or the section that describes it."""
     if "$ref" in shape:
         part = shape["$ref"].rpartition("/")[2]
         return f"[`{part}`](#{part})"
@@ -194,12 +195,12 @@ def _type(shape: Mapping[str, Any]) -> str:
 
 
 def settings_table() -> str:
-    """All settings as a Markdown table."""
+    """Return all settings as a Markdown table."""
     lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
     for setting in catalogue():
         flag = "never a flag" if setting.secret else f"`{setting.flag}`"
         default = f"`{setting.kind.show(setting.default)}`"
-        if setting.name == "outbox.path":  # of both systems, whichever makes the table
+        if setting.name == "outbox.path":  # of both systems, on either one
             on_windows = f"%ProgramData%\\{FOLDER}\\{OUTBOX_FILE}"
             default = f"`{setting.kind.show(outbox_path('linux'))}`, on Windows `{on_windows}`"
         meaning = setting.help.replace("|", "\\|")
@@ -212,14 +213,14 @@ def settings_table() -> str:
 
 
 def layers() -> str:
-    """The layers of the package, from the top, as `.importlinter` holds them."""
+    """Return the layers of the package, from the top, as in `.importlinter`."""
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / ".importlinter", encoding="utf-8")
     return f"```text\n{contracts['importlinter:contract:layers']['layers'].strip()}\n```"
 
 
 def costs_tables() -> str:
-    """What a fleet costs, by what `make bench WHAT=costs` measured."""
+    """Return the cost of a fleet, from the measurements of `make bench WHAT=costs`."""
     return written(Found.read(FOUND.read_text(encoding="utf-8")))
 
 
@@ -234,11 +235,11 @@ GENERATED: Final = {
     ("docs/event-files.md", "event file"): event_file_table,
     ("docs/event-files.md", "status file"): event_files_status_table,
 }
-"""Which part of which page is made by what."""
+"""The generator of each generated part of each page."""
 
 
 def generated_part(page: str, part: str) -> re.Match[str]:
-    """The place of a generated part in a page; group 2 is its text."""
+    """Return the place of a generated part in a page; group 2 is its text."""
     text = (ROOT / page).read_text(encoding="utf-8")
     match = re.search(rf"(<!-- {part}: generated[^\n]*-->\n)(.*?)(<!-- /{part} -->)", text, re.DOTALL)
     assert match, f"{page} has no place for {part}"

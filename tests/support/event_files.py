@@ -1,4 +1,4 @@
-"""Event files as a reader finds them: whole JSON, each as its schema has it."""
+"""Event files as a reader finds them: complete JSON, each valid against its schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENT_FILE, STATUS_FILE = (
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """What stands in one file, held against its schema. Raises OSError while there is none."""
+    """Return the content of one file, checked against its schema. Raises OSError if there is none."""
     text = _content(path).decode("utf-8")
     assert text.endswith("}\n")
     value = json.loads(text)
@@ -38,7 +38,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def _content(path: Path) -> bytes:
-    """What is in the file. On Windows it can't be opened in the moment in which it is replaced."""
+    """Return the content of the file. On Windows it can't be opened at the moment in which it is replaced."""
     for _ in range(100):
         with contextlib.suppress(PermissionError):
             return path.read_bytes()
@@ -47,12 +47,12 @@ def _content(path: Path) -> bytes:
 
 
 def names(folder: Path) -> set[str]:
-    """Every file of the folder."""
+    """Return every file of the folder."""
     return {path.name for path in folder.iterdir()}
 
 
 def events(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The events' files, by event id, without one that is removed while they are read."""
+    """Return the events' files, by event id, without one that is removed during the read."""
     found = {}
     for path in folder.glob("*.json"):
         if path.name != "status.json":

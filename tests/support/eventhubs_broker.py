@@ -1,4 +1,4 @@
-"""The broker of a test, and what Azure's SDK does not close: test modules make their fixtures of these."""
+"""The broker of a test, and the parts that Azure's SDK does not close: test modules make their fixtures of these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.ports import reserved_port
 
-# The SDK does not close what failed, and passes `ssl=None` to aiohttp.
+# The SDK does not close failed parts, and passes `ssl=None` to aiohttp.
 FORGETFUL = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
@@ -18,9 +18,9 @@ FORGETFUL = [
 
 
 def collected() -> Iterator[None]:
-    """Collect what the SDK has not closed here, where its warnings are expected.
+    """Collect the objects that the SDK has not closed here, where its warnings are expected.
 
-    What is left is kept out of the next time, which would look through all that the tests so far have loaded.
+    The remaining objects are excluded from the next collection, which would otherwise visit all that the tests loaded.
     """
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""Azure's own SDK as the tests use it, and a bare AMQP peer for what no SDK would do."""
+"""Azure's own SDK as the tests use it, and a bare AMQP peer for behaviour that no SDK has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HUB = "scheduled-events"
 
 
 def event(body: str, message_id: str | None = None, properties: Mapping[str, str] | None = None) -> EventData:
-    """An event as the agent sends it."""
+    """Return an event as the agent sends it."""
     made = EventData(body)
     if message_id is not None:
         made.message_id = message_id
@@ -45,7 +45,7 @@ def event(body: str, message_id: str | None = None, properties: Mapping[str, str
 
 
 def producer(connection_string: str, **options: Any) -> EventHubProducerClient:
-    """The SDK's asyncio producer with as few attempts as it can be configured to make: two."""
+    """Return the SDK's asyncio producer with the minimum number of attempts that it permits: two."""
     settings = {"retry_total": 0, "retry_backoff_factor": 0.05, **options}
     return EventHubProducerClient.from_connection_string(connection_string, **settings)
 
@@ -53,7 +53,7 @@ def producer(connection_string: str, **options: Any) -> EventHubProducerClient:
 async def send(
     client: EventHubProducerClient, events: Iterable[EventData | AmqpAnnotatedMessage], **where: Any
 ) -> None:
-    """Sends one batch and waits for its acknowledgement."""
+    """Send one batch and wait for its acknowledgement."""
     batch = await client.create_batch(**where)
     for data in events:
         batch.add(data)
@@ -70,7 +70,8 @@ async def receive(
     client_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[tuple[str, EventData]]:
-    """What a consumer gets, as (partition, event), until it is `enough`; `meanwhile` runs again and again till then."""
+    """Return what a consumer gets, as (partition, event), until it is `enough`; `meanwhile` runs repeatedly until
+    then."""
     received: list[tuple[str, EventData]] = []
     done = asyncio.Event()
     errors: list[Exception] = []
@@ -126,7 +127,7 @@ class Peer:
         self.write(*(frame(channel, performative) for performative in performatives))
 
     def begin(self) -> None:
-        """Opens a connection and a session on channel 0, and reads the answers."""
+        """Open a connection and a session on channel 0, and read the responses."""
         self.write(AMQP_HEADER)
         self.send(Open("peer"), Begin(None, UInt(0), UInt(5000), UInt(5000)))
         assert self.read(HEADER_SIZE) == AMQP_HEADER
@@ -134,13 +135,13 @@ class Peer:
         self.expect(Begin)
 
     def put_token(self) -> None:
-        """Put a token, and so become authorised to use event hubs."""
+        """Put a token, to be authorized for event hubs."""
         self.send(sender("$cbs", 0))
         request = encode(Described(ULong(0x74), {"operation": "put-token"})) + encode(Described(ULong(0x77), "token"))
         self.write(frame(0, Transfer(UInt(0), UInt(0), b"0", UInt(0), True), request))
 
     def read(self, size: int) -> bytes:
-        """Exactly that many bytes; fewer only when the peer closed."""
+        """Return exactly this many bytes; fewer only if the peer closed."""
         while len(self._buffer) < size and self._fill():
             pass
         data = bytes(self._buffer[:size])
@@ -148,13 +149,13 @@ class Peer:
         return data
 
     def read_all(self) -> bytes:
-        """Everything until the broker closes."""
+        """Return everything until the broker closes."""
         while self._fill():
             pass
         return bytes(self._buffer)
 
     def expect(self, kind: type[P]) -> P:
-        """The next performative of that kind, its `payload` beside it; others are passed over."""
+        """Return the next performative of that kind with its `payload`; others are skipped."""
         while True:
             received = next_frame(self._buffer)
             if received is None and not self._fill():
@@ -173,12 +174,12 @@ class Peer:
 
 
 def sender(address: str, handle: int) -> Attach:
-    """The attach of a link on which a client sends."""
+    """Return the attach of a link on which a client sends."""
     return Attach(f"s-{handle}", UInt(handle), False, source=source("me"), target=target(address))
 
 
 def receiver(address: str, handle: int, selector: str | None = None) -> Attach:
-    """The attach of a link on which a client receives, from a position when a selector is given."""
+    """Return the attach of a link on which a client receives, from a position if a selector is given."""
     name = Symbol("apache.org:selector-filter:string")
     origin = source(address)
     if selector is not None:

@@ -1,4 +1,4 @@
-"""Records, destinations and small measures for the tests of the Event Hubs destination."""
+"""Records, destinations, and small measurements for the tests of the Event Hubs destination."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ EVENT: dict[str, Any] = {
 
 
 def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, message: str = "A sentence") -> Record:
-    """A record whose id ends with that number."""
+    """Return a record with an id that ends with this number."""
     return factories.a_record(number, subject=subject, time=AT, event=event, message=message)
 
 
 def destination(broker: Broker, **options: Any) -> EventHubsDestination:
-    """A destination at the broker, with five seconds for a send."""
+    """Return a destination at the broker, with five seconds for a send."""
     return hub_destination(broker.connection_string(), **{"deadline": 5.0, **options})
 
 
 def hub_destination(connection_string: str = "", **options: Any) -> EventHubsDestination:
-    """A destination with these settings, and what else `EventHubsDestination` takes."""
+    """Return a destination with these settings and other arguments of `EventHubsDestination`."""
     further = {name: options.pop(name) for name in ("credential", "deadline", "monotonic") if name in options}
     return EventHubsDestination(EventHubsSettings(connection_string=Secret(connection_string), **options), **further)
 
 
 def refused(target: EventHubsDestination, *records: Record) -> Failure:
-    """The failure of one send."""
+    """Return the failure of one send."""
     with pytest.raises(Failure) as caught:
         target.send(records or [a_record()])
     assert caught.value.reason in REASONS
@@ -65,14 +65,14 @@ def refused(target: EventHubsDestination, *records: Record) -> Failure:
 
 
 def at_once(work: Callable[[str], T], faults: Iterable[str]) -> dict[str, T]:
-    """What `work` makes of each fault, all at the same time: the SDK mostly sleeps."""
+    """Return the result of `work` for each fault, all at the same time: the SDK mostly sleeps."""
     names = list(faults)
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(work, names), strict=True))
 
 
 def open_sockets() -> int:
-    """The number of sockets that this process has open."""
+    """Return the number of sockets that this process has open."""
     folder = "/proc/self/fd"
     return sum(
         os.path.exists(f"{folder}/{fd}") and "socket" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)
@@ -80,17 +80,17 @@ def open_sockets() -> int:
 
 
 def text(value: object) -> str:
-    """Text as AMQP may bring it, as bytes or as a string."""
+    """Return text that AMQP may carry as bytes or as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def body_of(message: Any) -> bytes:
-    """The body of a message of the SDK's."""
+    """Return the body of a message of the SDK."""
     return b"".join(message.body)
 
 
 class FailingCredential:
-    """An asyncio credential without any token to give."""
+    """An asyncio credential without any token."""
 
     def __init__(self) -> None:
         self.closed = False

@@ -1,4 +1,4 @@
-"""What many tests need one of: an event as Azure writes it, a document, a service, a record, a clock."""
+"""Factories for many tests: an event in Azure's form, a document, a service, a record, and a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT: Final = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that doesn't move unless a test sets it."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -29,7 +29,7 @@ class Clock:
 def azure_event(
     event_id: str, event_type: str, resources: list[str], not_before: str | datetime, **fields: Any
 ) -> dict[str, Any]:
-    """An event of the platform, Scheduled; `fields` go over its own, `...` as a value leaves the field out."""
+    """Return an event of the platform, Scheduled; `fields` replace its own, and `...` as a value omits the field."""
     given = {
         "EventId": event_id,
         "EventStatus": "Scheduled",
@@ -45,17 +45,17 @@ def azure_event(
 
 
 def as_started(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The same event, Started."""
+    """Return the same event, Started."""
     return {**event, "EventStatus": "Started", "NotBefore": ""}
 
 
 def document(number: Any, *events: Any) -> bytes:
-    """The body of an answer with these events."""
+    """Return the body of a response with these events."""
     return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
 
 
 def service_of(scenario: str, speed: float = 1.0) -> Any:
-    """A fixture: a metadata service that plays this scenario."""
+    """Return a fixture: a metadata service that plays this scenario."""
 
     def service() -> Iterator[MetadataService]:
         with MetadataService(load(scenario), speed=speed) as running:
@@ -74,7 +74,7 @@ def a_record(
     severity: str = "WARN",
     **data: Any,
 ) -> Record:
-    """A record whose id ends with that number; `data` goes over its own."""
+    """Return a record with an id that ends with this number; `data` replaces its own."""
     about = {"event": None, "event_id": subject.lower(), "vm": {"name": vm}}
     return Record(
         id=f"00000000-0000-5000-8000-{number:012}",

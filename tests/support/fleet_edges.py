@@ -1,6 +1,6 @@
-"""What stands around the agents of a fleet: the platform, and for each VM its disk, its source and its backends.
+"""The environment of a fleet's agents: the platform, and for each VM its disk, its source, and its backends.
 
-Each of them misbehaves as its member says, and reports to the member's reading what could be seen of the agent.
+Each of them has the faults that its member sets, and reports to the member's reading what was visible of the agent.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BOUNDARIES: Final = ("fetch", "commit", "committed", "post", "posted", "send", "
 
 
 class Killed(BaseException):
-    """SIGKILL: the process gets to say no word."""
+    """SIGKILL: the process can't do anything more."""
 
 
 @dataclass
 class Azure:
-    """What the platform shows to every VM of the scale set, and what it was asked to approve."""
+    """What the platform shows to every VM of the scale set, and the approvals that it received."""
 
     true: float = 0.0
     number: int = 1
@@ -52,14 +52,15 @@ class Azure:
         self.number += 1
 
     def moves(self, event_id: str, status: str, numbered: bool) -> None:
-        """By somebody's approval, by time, or in a way that cannot happen; now and then without a new number."""
+        """Start an event after an approval, at its time, or in an impossible way; sometimes the incarnation stays the
+        same."""
         if event_id in self.events:
             when = format_datetime(datetime.fromtimestamp(START + int(self.true) + 900, UTC), usegmt=True)
             self.events[event_id] |= {"EventStatus": status, "NotBefore": "" if status == "Started" else when}
             self.number += numbered
 
     def changes(self, event_id: str, fields: dict[str, Any], swapped: bool) -> None:
-        """Now and then the id is spelt otherwise, in the case of its letters."""
+        """Sometimes write the id in another case."""
         if event_id in self.events:
             self.events[event_id] |= fields
             if swapped:
@@ -85,7 +86,7 @@ class Azure:
         self.twin = twin
 
     def document(self, ago: int = 0) -> bytes:
-        """What it says now, or said so many answers ago."""
+        """Return the current document, or the one of this many responses ago."""
         items = list(self.events.values())
         if self.twin and items:
             items.append({**items[0], "EventId": items[0]["EventId"].swapcase(), "Description": "Twin."})
@@ -111,7 +112,7 @@ class Disk(Outbox):
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         self._member.cross("commit")
-        if state.document is not self._stored:  # else a process begins with it, and has not worked through another yet
+        if state.document is not self._stored:  # else a new process has read it, and has not processed another one yet
             self._member.reading.is_read(self._member.name_known)
         self._full(OutboxUnwritable("full"))
         done = super().commit(state, records)
@@ -138,13 +139,13 @@ class Disk(Outbox):
 
 
 class Backend:
-    """One destination of one VM, with its mood; what it took and what it refused for good, in order."""
+    """One destination of one VM, with its mode; the records that it accepted and permanently rejected, in order."""
 
     batch_size = 3
 
     def __init__(self, name: str, member: Member) -> None:
         self.name, self._member = name, member
-        self.subjects = None if name == "otlp" else 2  # as the real ones take them
+        self.subjects = None if name == "otlp" else 2  # as the real ones accept them
         self.mood = "fine"
         self.recorded: list[Record] = []
 
@@ -163,10 +164,10 @@ class Backend:
         self._member.cross("sent")
 
     def idle(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class Source:

@@ -1,7 +1,7 @@
-"""A scale set that a test turns by hand: one platform, and on each VM a whole agent with its disk, clocks and backends.
+"""A scale set that a test advances: one platform, and on each VM a whole agent with its disk, clocks, and backends.
 
-Agent, outbox and deliveries are the real ones. A process is killed at a boundary of the line by an exception that
-nothing in it catches; the next one finds what was committed. True time is counted by the test alone.
+Agent, outbox, and deliveries are the real ones. A process is killed at a boundary of the line by an exception that
+nothing in it catches; the next one finds what was committed. Only the test counts the true time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.support.fleet_reading import LIFE, Post, Reading
 
 VMS: Final = ("vm-0", "vm-1", "vm-2")
 EVER: Final = 90.0
-"""Seconds after which whatever waits, waits no more: the longest backoff is 60, and `settle` at most 30."""
+"""Seconds after which nothing waits any more: the longest backoff is 60, and `settle` at most 30."""
 
 
 class Member:
-    """One VM: what breaks around it, and the process that runs on it."""
+    """One VM: the faults around it, and the process that runs on it."""
 
     def __init__(self, azure: Azure, name: str, root: Path, setup: oracle.PolicySetup, options: AgentOptions) -> None:
         self.azure, self.name, self.setup = azure, name, setup
@@ -50,7 +50,7 @@ class Member:
         self.reading = Reading(options.all_events)
         self.backends = [Backend(destination, self) for destination in DESTINATIONS]
 
-    # -- its senses
+    # -- observations
 
     def utc(self) -> datetime:
         return datetime.fromtimestamp(START + self.azure.true + self.offset, UTC)
@@ -73,17 +73,17 @@ class Member:
     def setup_now(self) -> oracle.PolicySetup:
         return replace(self.setup, vm_name=self.name_known, file=self.file)
 
-    # -- what happens to it
+    # -- faults
 
     def cross(self, boundary: str) -> None:
-        """Where its process may be killed."""
+        """Kill the process if this is its chosen boundary."""
         if self.fate[0] == boundary:
             self.fate = (boundary, self.fate[1] - 1)
             if self.fate[1] == 0:
                 raise Killed
 
     def lingers(self) -> None:
-        """The answer is long on its way; below zero the VM is frozen meanwhile, and its clock set right afterwards."""
+        """Delay the response; below zero the VM is frozen meanwhile, and its clock is corrected afterwards."""
         self.azure.true += abs(self.linger)
         if self.linger < 0:
             self.stood_still -= self.linger
@@ -94,13 +94,13 @@ class Member:
         self.touched += 1
 
     def freezes(self, seconds: float, set_right: bool) -> None:
-        """Neither the process nor its monotonic clock goes on; the time of day may stay behind."""
+        """Stop the process and its monotonic clock; the time of day may stay behind."""
         self.frozen_until = self.azure.true + seconds
         self.stood_still += seconds
         self.clock_is_set(0.0 if set_right else -seconds)
 
     def disk_is(self, word: str) -> None:
-        """`full`, or `gone` with all that is on it, or fine again."""
+        """Set the disk to `full`, to `gone` with its content, or to working."""
         if (word == "gone") != (self.disk == "gone"):
             if word == "gone":
                 shutil.move(self.folder, self.away) if self.folder.exists() else self.away.mkdir()
@@ -111,7 +111,7 @@ class Member:
         self.disk = word
 
     def posts(self, event_id: str) -> None:
-        """A POST arrives; nothing may stand against it, and its decision must be on disk."""
+        """Receive a POST: no reason may be against it, and its decision must be on disk."""
         self.azure.posts.append((self.azure.true, self.name, event_id))
         assert not self.disk, "without a disk"
         self.reading.judges(event_id, self.setup_now(), Post(self.azure.true, self.life, self.offset))
@@ -120,11 +120,11 @@ class Member:
         assert verdicts[-1:] == ["approve"], "before its decision was on disk"
 
     def on_disk(self) -> list[Record]:
-        """Every record that was written, in that order."""
+        """Return every record that was written, in that order."""
         with closing(sqlite3.connect(self.folder / "outbox.db")) as db:
             return [Record.from_json(body) for (body,) in db.execute("SELECT body FROM records ORDER BY seq")]
 
-    # -- its process
+    # -- the process
 
     def begins(self) -> None:
         self.back_at = None
@@ -144,7 +144,7 @@ class Member:
         return Delivery(backend, self.outbox, sink, Log(None), monotonic=lambda: self.mono, jitter=lambda: 0.0)
 
     def turns(self) -> None:
-        """As the loops do, once; dead or frozen it does not."""
+        """Run the loops once; a dead or frozen process does not."""
         if self.back_at is not None and self.azure.true >= self.back_at:
             self.begins()
         if self.back_at is not None or self.azure.true < self.frozen_until:
@@ -160,7 +160,7 @@ class Member:
             self.dies(1.0)
 
     def dies(self, away: float, *, rebooted: bool = False, unknown: float = 0.0) -> None:
-        """It comes back after so many seconds, and knows its own name so many seconds later."""
+        """Restart after this many seconds; the VM knows its name this many seconds later."""
         if self.back_at is None:
             self.outbox.close()
             self.fate = ("", 0)
@@ -170,7 +170,7 @@ class Member:
                 self.stood_still = self.back_at - 7.0
 
     def stops(self, away: float) -> None:
-        """As on SIGTERM."""
+        """Stop as on SIGTERM."""
         if self.back_at is not None or self.azure.true < self.frozen_until:
             return
         with suppress(Killed):
@@ -178,7 +178,7 @@ class Member:
         self.dies(away)
 
     def rests(self) -> None:
-        """From now on nothing breaks."""
+        """End all faults from now on."""
         self.disk_is("")
         self.source, self.linger, self.answer, self.hold, self.fate = "fine", 0.0, "200", "absent", ("", 0)
         for backend in self.backends:
@@ -193,7 +193,7 @@ class Fleet:
         self.members = [Member(self.azure, name, root, setup, options) for name in VMS[:size]]
 
     def happens(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """To the platform, or to the member that is named first."""
+        """Apply an action to the platform, or to the member that is named first."""
         if hasattr(self.azure, name):
             getattr(self.azure, name)(*arguments)
             return
@@ -206,7 +206,7 @@ class Fleet:
             for member in self.members:
                 member.turns()
 
-    # -- to one member
+    # -- actions on one member
 
     def source_is(self, member: Member, mood: str, linger: float) -> None:
         member.source, member.linger = mood, linger
@@ -218,7 +218,7 @@ class Fleet:
         member.disk_is(word)
 
     def starts_without_its_disk(self, member: Member, away: float) -> None:
-        """The volume goes, and so does the process; it comes back before the volume does."""
+        """Remove the volume and kill the process; it comes back before the volume does."""
         member.dies(away)
         member.disk_is("gone")
 
@@ -243,14 +243,14 @@ class Fleet:
     def freezes(self, member: Member, seconds: float, set_right: bool) -> None:
         member.freezes(seconds, set_right)
 
-    # -- the end of it
+    # -- the end
 
     def ends(self) -> None:
         for member in self.members:
             member.dies(0.0)
 
     def comes_to_rest(self) -> None:
-        """Nothing breaks any more, and time passes."""
+        """End all faults, and let time pass."""
         for member in self.members:
             member.rests()
         self.runs(int(EVER / 2.5) + 20, 2.5)
@@ -260,7 +260,8 @@ class Fleet:
         self.ids_are_facts()
 
     def all_is_recorded(self, member: Member) -> None:
-        """Every destination has every transition, in order; parked ones are told as well, to a person."""
+        """Assert that every destination has every transition, in order; parked ones count, because they are kept for
+        review."""
         expected = {key: recorded for key, recorded in member.reading.lived.recorded.items() if recorded}
         for backend in member.backends:
             firsts = list({record.id: record for record in backend.recorded}.values())
@@ -275,11 +276,11 @@ class Fleet:
             assert in_order(firsts) == in_order(member.on_disk()), f"{member.name} to {backend.name}"
 
     def all_is_approved(self, member: Member) -> None:
-        """What nothing stands against was approved in the end, and accepted."""
+        """Assert that every event without a reason against it was approved in the end, and accepted."""
         assert member.reading.ought_to_be_accepted(member.setup_now()) <= member.reading.lived.accepted
 
     def ids_are_facts(self) -> None:
-        """One id is one fact, of one VM, whoever tells it how often."""
+        """Assert that one id is one fact of one VM, no matter which agent sends it and how often."""
         facts: dict[str, bytes] = {}
         for member in self.members:
             ids = [{record.id for record in backend.recorded} for backend in member.backends]
@@ -292,7 +293,7 @@ class Fleet:
 
 
 def in_order(records: list[Record]) -> dict[str, list[str]]:
-    """The ids of each event's records, one after the other."""
+    """Return the ids of each event's records, in order."""
     found: dict[str, list[str]] = {}
     for record in records:
         found.setdefault(folded(record.subject), []).append(record.id)

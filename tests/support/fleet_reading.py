@@ -1,7 +1,7 @@
-"""What one VM of a fleet must tell and may approve, by a reading of its own: slow, naive, nothing shared with the code.
+"""What one VM of a fleet must record and may approve, by an independent reading: slow, simple, sharing no code.
 
-It is fed by the edges of the world alone: the bodies that were served, the answers to POSTs, and what a commit made
-durable. A killed process knows nothing but what was durable; an account is copied and thrown away accordingly.
+Its only input is what the environment sees: the bodies that were served, the responses to POSTs, and the commits. A
+killed process knows only what was durable; the reading is copied and discarded accordingly.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from exporter.core.document import folded
 from tests.support import oracle
 
 LIFE: Final = ("scheduled", "started", "updated", "completed", "ended")
-"""The transitions; `canceled` counts as `ended` here, since which of both it was depends on how well one saw."""
+"""The transitions; `canceled` counts as `ended` here, since the difference depends on gaps in polling."""
 RECENT: Final = 5.0
-"""Seconds up to which two good polls follow on each other."""
+"""Maximum seconds between two successful polls without a gap."""
 
 
 @dataclass
 class Known:
-    """An event of the last document. `first` and `unchanged` are readings of
-    `ExpectedRecords.observed_seconds`; `ownership` is "ours", "theirs" or not known; `recorded`: its beginning was
-    recorded and its end not yet."""
+    """An event of the last document. `first` and `unchanged` are readings of `ExpectedRecords.observed_seconds`;
+    `ownership` is "ours", "theirs", or unknown; `recorded`: its beginning was recorded and its end not yet."""
 
     item: dict[str, Any]
     phase: str
@@ -32,12 +31,12 @@ class Known:
     ownership: str = ""
     recorded: bool = False
     names: list[str] | None = None
-    """The last Resources that could be read."""
+    """The last readable Resources."""
 
 
 @dataclass
 class ExpectedRecords:
-    """All that one VM knows, and what it has to tell of each event, in order."""
+    """Everything that one VM knows, and what it has to record of each event, in order."""
 
     present: dict[str, Known] = field(default_factory=dict)
     recorded: dict[str, list[str]] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class ExpectedRecords:
     observed_seconds: float = 0.0
 
     def reads(self, items: list[Any], vm_name: str, everything: bool, seconds: float) -> None:
-        """A document, that many seconds of good polling after the one before."""
+        """Read a document, this many seconds of successful polls after the previous one."""
         self.observed_seconds += seconds
         shown: dict[str, dict[str, Any]] = {}
         for item in items:
@@ -98,13 +97,13 @@ class ExpectedRecords:
 
 
 def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether it says anything else; how an id is spelt says nothing."""
+    """Return whether it differs; another case of an id is no difference."""
     return {**before, "EventId": ""} != {**after, "EventId": ""}
 
 
 def ownership_now(before: Known | None, names: list[str] | None, vm_name: str) -> str:
-    """By the last names that could be read. Where that can't be told it is as it was; but what was another's and names
-    somebody else now may be ours."""
+    """Judge by the last readable names. Unreadable names change nothing, except that an event of another VM may then be
+    this VM's."""
     if vm_name and names is not None:
         return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
     if before is None or (before.ownership == "theirs" and before.names != names):
@@ -123,13 +122,13 @@ class Post:
 
 @dataclass
 class Reading:
-    """One VM's accounts, now and as its disk has them, and the judgement of every POST that it sends."""
+    """The readings of one VM, in memory and as its disk has them, and the judgement of every POST that it sends."""
 
     everything: bool = False
     lived: ExpectedRecords = field(default_factory=ExpectedRecords)
     durable: ExpectedRecords = field(default_factory=ExpectedRecords)
     events: list[Any] = field(default_factory=list)
-    """The array of the document that was read last, and when that was."""
+    """The array of the document that was read last, and the time of the read."""
     read_at: float = 0.0
     posts: dict[str, list[Post]] = field(default_factory=dict)
     _first: dict[str, float] = field(default_factory=dict)
@@ -137,26 +136,26 @@ class Reading:
     _last: tuple[float, int] | None = None
 
     def begins(self) -> None:
-        """A process, which knows nothing yet."""
+        """Begin a process, which knows nothing yet."""
         self.lived = ExpectedRecords()
         self._last = self._pending = None
 
     def finds(self) -> None:
-        """The disk has a state: it is what is known now, whatever was read before, as at a restart. What was seen
-        Started without it stays so."""
+        """Store a state: it has the current knowledge, whatever was read before, as at a restart. An event that was
+        seen Started without it stays Started."""
         begun = self.lived.begun
         self.lived = deepcopy(self.durable)
         self.lived.begun |= begun
         self._pending = (self._pending[0], 0.0) if self._pending is not None else None
 
     def is_served(self, body: bytes, true: float, touched: int) -> None:
-        """A good answer is on its way; `touched` counts how often this VM's clocks were tampered with."""
+        """Note a valid document in flight; `touched` counts the changes of this VM's clocks."""
         self.events = oracle.read(body)
         self.read_at = true
         seconds = 0.0
         if self._last is not None:
             seconds = true - self._last[0]
-            if seconds > RECENT:  # clocks that lie may hide a gap, but not make one longer
+            if seconds > RECENT:  # wrong clocks may hide a gap, but not make one longer
                 seconds = 0.0 if touched == self._last[1] else RECENT
         self._last = (true, touched)
         self._pending = (self.events, seconds)
@@ -164,7 +163,7 @@ class Reading:
             self._first.setdefault(folded(item["EventId"]), true)
 
     def is_read(self, vm_name: str) -> None:
-        """What was served last is worked through, by a VM that knows itself by this name, or does not yet."""
+        """Process the last served document, on a VM that knows this name, or doesn't know its name yet."""
         if self._pending is None:
             return
         events, seconds = self._pending
@@ -182,7 +181,7 @@ class Reading:
     # -- judging
 
     def judges(self, event_id: str, setup: oracle.PolicySetup, post: Post) -> None:
-        """A POST arrives: everything that must not stand against it."""
+        """Judge a POST: every reason that must not be against it."""
         key = folded(event_id)
         assert key in self.lived.present, "an event that is not there"
         place = next(place for place, item in enumerate(self.events) if folded(item["EventId"]) == key)
@@ -198,19 +197,19 @@ class Reading:
         earlier.append(post)
 
     def _in_turn(self, item: dict[str, Any], setup: oracle.PolicySetup, post: Post) -> None:
-        """By the true time, which neither stops nor jumps."""
+        """Return the observed time by the true clock, which neither stops nor jumps."""
         k = [folded(name) for name in item["Resources"]].index(folded(setup.vm_name)) + 1
         if setup.coordination == "single":
             assert len(item["Resources"]) == 1, "an event of others as well"
         if setup.coordination != "leader" or k == 1:
             return
-        assert item.get("EventSource") == "User", "a platform's event by one who is not first"
-        assert setup.takeover_after is not None, "by one who is not first"
+        assert item.get("EventSource") == "User", "a platform's event by a VM that is not the leader"
+        assert setup.takeover_after is not None, "by a VM that is not the leader"
         waited = post.true - self._first[folded(item["EventId"])]
         assert waited >= (k - 1) * setup.takeover_after, "before its turn"
 
     def ought_to_be_accepted(self, setup: oracle.PolicySetup) -> set[str]:
-        """After a long and peaceful time: what is to be approved by this VM."""
+        """Return what this VM must approve after a long time without faults."""
         found = set()
         busy = self.lived.begun | self.lived.accepted
         for place, item in enumerate(self.events):

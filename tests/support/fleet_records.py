@@ -1,4 +1,4 @@
-"""Records as consumers meet them: of every kind, of three scenarios, and of a whole scale set."""
+"""Records as consumers receive them: of every kind, of three scenarios, and of a whole scale set."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOW: Final = "2026-12-01T00:00:00.000000Z"
 
 
 def every_kind() -> dict[str, bytes]:
-    """A record of each kind, as this version sends it."""
+    """Return a record of each kind, as this version sends it."""
     return {kind: make()[1].to_json() for kind, make in EXAMPLES.items()}
 
 
 @cache
 def recorded() -> Sequence[bytes]:
-    """One of each kind, then those of three scenarios as `replay` gives them."""
+    """Return one of each kind, then those of three scenarios as `replay` gives them."""
     bodies = [*every_kind().values()]
     for name in ("demo", "live-migration", "host-agent-maintenance"):
         plan = scenario_plan(load(name), 1.0)
@@ -45,7 +45,8 @@ def recorded() -> Sequence[bytes]:
 
 
 def recorded_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:
-    """What the real agents of a scale set tell of events that name all of them, from the first sight to the end."""
+    """Return the records of a scale set's real agents about events that name all of them, from the first poll to the
+    end."""
     fleet = Fleet(folder, fleet_scenario(vms, events, what, shared=True))
     try:
         fleet.run(14)
@@ -62,7 +63,7 @@ class SendingFleet:
         self._destination = hub_destination(broker.connection_string(HUB))
 
     def run(self, seconds: int) -> None:
-        """So much time of the platform, and all that was told of it sent."""
+        """Advance the platform by this time, and send all records of it."""
         self._fleet.run(seconds)
         for member in self._fleet.members:
             delivery = Delivery(self._destination, member.outbox, NoMetrics(), Log(None), jitter=lambda: 1.0)
@@ -70,7 +71,7 @@ class SendingFleet:
                 time.sleep(wait)
 
     def records(self) -> list[Record]:
-        """All that was told so far."""
+        """Return all records so far."""
         return self._fleet.records()
 
     def close(self) -> None:
@@ -79,12 +80,12 @@ class SendingFleet:
 
 
 def facts(bodies: Sequence[bytes]) -> list[Fact]:
-    """Those about events."""
+    """Return those about events."""
     return [fact for body in bodies if (fact := read(body)).event_id is not None]
 
 
 def summaries(bodies: Sequence[bytes]) -> dict[str, dict[str, Any]]:
-    """The summary of each event, as they must be when all is read."""
+    """Return the summary of each event after all records."""
     found: dict[str, list[Fact]] = {}
     for fact in facts(bodies):
         found.setdefault(fact.event_id or "", []).append(fact)
@@ -92,6 +93,6 @@ def summaries(bodies: Sequence[bytes]) -> dict[str, dict[str, Any]]:
 
 
 def last_lines(output: str) -> dict[str, dict[str, Any]]:
-    """The newest summary of each event in the output of the program."""
+    """Return the newest summary of each event in the output of the program."""
     lines = [json.loads(line) for line in output.splitlines()]
     return {line["event_id"]: line for line in sorted(lines, key=lambda line: int(line["records"]))}

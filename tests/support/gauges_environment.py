@@ -1,4 +1,4 @@
-"""A source that notes on a `Sheet` what each poll brought, and what `/metrics` then holds."""
+"""A source that notes the result of each poll on a `Sheet`, and the gauges that `/metrics` then has."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EVENTS: Final = (
     *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
     "event_approved_timestamp_seconds",
 )
-"""The families that a sheet works out."""
+"""The families that a sheet calculates."""
 
 
 def text_of(seconds: int) -> tuple[str, str]:
-    """A time in both forms in which Azure is known to write it."""
+    """Return a time in both forms that Azure uses."""
     when = datetime.fromtimestamp(START + seconds, UTC)
     return f"{when:%a, %d %b %Y %H:%M:%S} GMT", f"{when:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -35,17 +35,17 @@ TIMES: Final = {text: START + seconds for seconds in (-60, 5, 900, 86400) for te
 
 
 class Watched(Source):
-    """Tells the sheet what each poll brought, and each POST."""
+    """Notes the result of each poll, and each POST, on the sheet."""
 
     sheet: Sheet
     environment: AgentEnvironment
     number = 1
     broken = ""
     sheet_body = b""
-    """What the sheet was written from last."""
+    """The last input of the sheet."""
 
     def fetch(self) -> MetadataResponse:
-        """A document or a failure, noted on the sheet."""
+        """Return a document or raise a failure, noted on the sheet."""
         if self.broken:
             self.sheet.fails(self.clock.wall)
             if self.broken == "html":
@@ -57,13 +57,13 @@ class Watched(Source):
         return answer
 
     def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
-        """A POST, noted on the sheet where it was taken."""
+        """Send a POST, noted on the sheet if it was accepted."""
         super().approve(event_id, leave, left)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
 
 def families(sink: PrometheusSink, names: tuple[str, ...]) -> Series:
-    """What a scraper reads, of these families."""
+    """Return the samples of these families that a scraper reads."""
     wanted = {f"{PREFIX}{name}" for name in names}
     lines = [line for line in scraped(sink).splitlines(keepends=True) if line.startswith(tuple(wanted))]
     series: Series = {}

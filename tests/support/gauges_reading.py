@@ -1,7 +1,7 @@
-"""What the gauges of `/metrics` must say, worked out from the bodies alone: slow, naive, nothing shared.
+"""The gauges that `/metrics` must have, calculated only from the bodies: slow, simple, sharing no code.
 
-Beside the last good body it notes when a poll showed something of an event for the first time, and the last text of
-each field that could be read; everything else is read from the body again and again.
+In addition to the last valid body it notes when a poll first showed a detail of an event, and the last readable text of
+each field; everything else is read from the body each time.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ WARMING: Final = 300.0
 MOST: Final = 50
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-"""A sample's name, without the common prefix, and its labels in order of their names, to its value."""
+"""A sample's name without the common prefix, and its labels in order of their names, to its value."""
 
 
 def put(series: Series, name: str, value: float | None, **labels: str) -> None:
-    """Add a sample, unless its value is not known."""
+    """Add a sample, unless its value is unknown."""
     if value is not None:
         series[name, tuple(sorted(labels.items()))] = float(value)
 
 
 def word(value: object, known: Iterable[str]) -> str:
-    """`value` if the closed set has it, else `other`."""
+    """Return `value` if the closed set has it, else `other`."""
     return value if isinstance(value, str) and value in known else "other"
 
 
 def key_of(item: Any) -> str:
-    """The id by which an element can be followed; empty where there is none."""
+    """Return the id of an element; empty if it has none."""
     event_id = item.get("EventId") if isinstance(item, dict) else None
     usable = isinstance(event_id, str) and 0 < len(event_id) <= 100 and oracle.clean(event_id)
     return folded(str(event_id)) if usable else ""
@@ -44,7 +44,7 @@ def key_of(item: Any) -> str:
 
 @dataclass
 class Life:
-    """When something of an event was first shown, by this VM's clock, and the last of each field that could be read."""
+    """When a detail of an event was first shown, by this VM's clock, and the last readable value of each field."""
 
     first: float
     started: float | None = None
@@ -54,8 +54,8 @@ class Life:
     due: float | None = None
 
     def reads(self, item: Mapping[str, Any], times: Mapping[str, float], twins: Iterable[Any] = ()) -> None:
-        """An element of the document; what can't be read in it leaves what was read before. Where its `twins`, of the
-        same id, say something else, nobody knows what is meant: it only tells what was not known."""
+        """Read an element of the document; an unreadable field keeps its last value. If its `twins`, with the same id,
+        differ from it, the meaning is unknown: the element only adds values that were unknown."""
         names = ("EventType", "EventStatus", "NotBefore", "Resources")
         read = [{**twin, "NotBefore": times.get(str(twin.get("NotBefore")), twin.get("NotBefore"))} for twin in twins]
         kind, status, due, resources = (any(twin.get(n) != read[0].get(n) for twin in read) for n in names)
@@ -79,22 +79,22 @@ class Life:
 
     @property
     def phase(self) -> str:
-        """What has started stays so; else the last status, which may be a word that nobody knows."""
+        """Return the status: Started stays Started; else the last status, which may be an unknown value."""
         return "Started" if self.started is not None else word(self.status, STATUSES)
 
     @property
     def starts(self) -> float | None:
-        """When it may start, of what has not."""
+        """Return when an event that has not started may start."""
         return None if self.started is not None else self.due
 
 
 @dataclass
 class Sheet:
-    """What was read so far. `times` says what each text of a NotBefore stands for."""
+    """Everything that was read so far. `times` maps each text of a NotBefore to its value."""
 
     times: Mapping[str, float]
     everything: bool = False
-    """Records of other VMs' events are published: an event that comes to name this VM was seen before."""
+    """Whether records of other VMs' events are published: an event that later names this VM was then seen before."""
     items: list[Any] | None = None
     number: int = 0
     first_answer: float | None = None
@@ -105,18 +105,18 @@ class Sheet:
     last_poll: float | None = None
     up: bool = False
     decided: bool = False
-    """This process read a document, and so decided about its events."""
+    """Whether this process read a document, and so decided about its events."""
     lives: dict[str, Life] = field(default_factory=dict)
     ownership: dict[str, str] = field(default_factory=dict)
     """By key "ours" or "theirs", as last known."""
     accepted: dict[str, float] = field(default_factory=dict)
 
     def fails(self, wall: float) -> None:
-        """A poll gave no document."""
+        """Note a poll without a document."""
         self.last_poll, self.up = wall, False
 
     def reads(self, body: bytes, number: int, wall: float, mono: float, vm_name: str) -> None:
-        """A poll gave this document."""
+        """Note a poll with this document."""
         self.last_poll = self.last_good = wall
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
@@ -134,32 +134,35 @@ class Sheet:
             if "Started" in statuses and life.started is None:
                 life.started = wall
             self.ownership[key] = self._ownership(known, life.names, life.names != names, vm_name)
-            if known == "theirs" != self.ownership[key] and not self.everything:  # first seen now, as what it is now
+            if (
+                known == "theirs" != self.ownership[key] and not self.everything
+            ):  # first seen now, with its current values
                 life.first = wall
                 life.started = None if life.started is None else wall
             self.lives[key] = life
 
     def _ownership(self, known: str, names: list[str] | None, moved: bool, vm_name: str) -> str:
-        """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
+        """Return the ownership: an unreadable one is as before, except that an event of another VM with new names is
+        unknown."""
         if vm_name and names is not None:
             return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
         return "" if known == "theirs" and moved else known
 
     def restarts(self) -> None:
-        """Another process: what it knows is what was written, and it has not asked yet."""
+        """Start another process: it knows what was written, and has not polled yet."""
         self.last_poll, self.up, self.decided = None, False, False
 
     def begins(self, wall: float, mono: float) -> None:
-        """Another process: what was over of the five minutes, the clock on the wall says, as well as it can."""
+        """Start another process: the wall clock gives the elapsed part of the five minutes, as well as it can."""
         if self.first_answer is not None:
             self.cold_until = mono + WARMING - max(0.0, wall - self.first_answer)
 
     def is_accepted(self, event_id: str, wall: float) -> None:
-        """Azure took the approval of this event."""
+        """Note that Azure accepted the approval of this event."""
         self.accepted[folded(event_id)] = wall
 
     def events(self) -> dict[str, Mapping[str, Any]]:
-        """What can be followed: of an id that stands there twice, the first."""
+        """Return the elements with an id: for an id that occurs twice, the first."""
         events: dict[str, Mapping[str, Any]] = {}
         for item in self.items or ():
             if key_of(item):
@@ -167,7 +170,7 @@ class Sheet:
         return events
 
     def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
-        """Known to name this VM: none while its name is unknown, nor where the names could never be read."""
+        """Return the events known to name this VM: none while its name is unknown, or while names are unreadable."""
         own = {}
         for key, item in self.events().items():
             if vm_name and any(oracle.same(name, vm_name) for name in self.lives[key].names or ()):
@@ -175,8 +178,8 @@ class Sheet:
         return own
 
     def says(self, vm_name: str, now: float, shown: set[str]) -> Series:
-        """All of it, `now` on the clock that can't be set. `shown` are the ids that have series; which ones may is
-        judged by `fair`."""
+        """Return all samples, `now` on the clock that can't be set. `shown` are the ids that have series; `fair` checks
+        which ones may have them."""
         series: Series = {}
         put(series, "up", self.up)
         put(series, "last_poll_timestamp_seconds", self.last_poll)
@@ -213,11 +216,12 @@ class Sheet:
         put(series, "event_resources", None if life.names is None else len(life.names), **name)
 
     def started(self, shown: set[str]) -> set[str]:
-        """Which of these ids are under way."""
+        """Return which of these ids are in progress."""
         return {item["EventId"] for key, item in self.events().items() if self.lives[key].phase == "Started"} & shown
 
     def fair(self, vm_name: str, shown: set[str]) -> None:
-        """Only this VM's events have series, as many as there may be, and none gives way while a lesser one stays."""
+        """Assert that only this VM's events have series, as many as permitted, and that no event is dropped while a
+        lesser one stays."""
         own = {item["EventId"]: self.lives[key].phase for key, item in self.own(vm_name).items()}
         assert shown <= set(own)
         assert len(shown) == min(MOST, len(own))

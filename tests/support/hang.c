@@ -1,8 +1,8 @@
-/* Preloaded into the agent: calls of the system that never return, as of a disk or a name server that does not answer.
+/* Preloaded into the agent: system calls that never return, as with a disk or a name server that does not respond.
 
 HANG is a folder. From the moment at which a file `fsync`, `lookup` or `lstat` is in it, that call hangs: `lookup` for names
-in `.test`, `lstat` for the path in HANG_PATH. A call that hangs makes the file `hanging` there. Declared by hand, since the compiler may be
-installed without the headers of libc. */
+in `.test`, `lstat` for the path in HANG_PATH. A hanging call creates the file `hanging` there. Declared by hand, since
+the compiler may be installed without the headers of libc. */
 
 #define NEXT ((void *)-1L)
 

@@ -1,4 +1,4 @@
-"""Messages that anybody with the right to send may put into the hub: records that are nearly one, and what is none."""
+"""Messages that any sender with access to the hub may send: records with one fault, and other content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.support.fleet_records import every_kind
 
 DEEP: Final = 60_000
-"""How deep the deepest values are nested: deeper than any program's stack, and below the size of a message."""
+"""The depth of the deepest values: deeper than any program's stack, and within the size of a message."""
 PLACE: Final = "a place for what json.dumps could not write"
 STOLEN: Final = {
     "event_id": "stolen",
@@ -29,7 +29,7 @@ STOLEN: Final = {
     "skipped": "stolen",
     "toJSON": "stolen",
 }
-"""Members that a consumer takes from elsewhere, or has a name for itself."""
+"""Members that a consumer reads from elsewhere, or uses as a name itself."""
 ODD: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, -1, 1.5, 1e300, 10**400, -(2**63), "", "x", "\ud800", "\x00", "a\nb\u2028c", "x" * 5_000),
     *([], {}, [[]], [None] * 50, {"": ""}, {"__proto__": {"a": 1}}, {"length": 1}, "2026-03-04T05:06:07Z"),
@@ -38,24 +38,24 @@ ODD: Final[tuple[Any, ...]] = (
 
 
 def closing() -> dict[str, Any]:
-    """A closing record, as this version sends it."""
+    """Return a closing record, as this version sends it."""
     found: dict[str, Any] = json.loads(every_kind()["completed"])
     return found
 
 
 def nested(depth: int, opening: str = '{"a":', inside: str = "1", end: str = "}") -> str:
-    """JSON that is nested this deep."""
+    """Return JSON with this depth."""
     return opening * depth + inside + end * depth
 
 
 def hostile() -> dict[str, bytes]:
-    """By name: each a record of its own about an event of its own, as far as it is one."""
+    """By name: each a separate record about a separate event, if it is a record at all."""
     found = closing()
     return {name: _renamed(body, found, name) for name, body in _hostile(found).items()}
 
 
 def _renamed(body: bytes, record: dict[str, Any], name: str) -> bytes:
-    """With another id for the record and for the event."""
+    """Return a copy with another id for the record and for the event."""
     for one in {record["id"], record["subject"], record["data"]["event_id"] or record["subject"]}:
         body = body.replace(one.encode(), str(uuid.uuid5(uuid.NAMESPACE_URL, f"{one.lower()} {name}")).encode())
     return body
@@ -128,7 +128,7 @@ def _hostile(found: dict[str, Any]) -> dict[str, bytes]:
 
 
 def mutants(count: int, seed: int = 1) -> Iterator[bytes]:
-    """So many records, of every kind, in each of which something is missing, twice, moved, or of another type."""
+    """Yield this many records, of every kind, each with a part missing, duplicated, moved, or of another type."""
     chance = random.Random(seed)  # noqa: S311  # the same ones in each run
     records = [json.loads(body) for body in every_kind().values()]
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The JavaScript consumer as a team takes it: its folder, with the packages that tests/node locks."""
+"""The JavaScript consumer as a team deploys it: its folder, with the packages that tests/node locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER: Final = ROOT / "deploy" / "consumers" / "javascript"
 
 
 def installed(folder: Path) -> Path:
-    """A copy of the consumer's folder with its packages beside it."""
+    """Return a copy of the consumer's folder with its packages."""
     packages = node_packages()
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("node_modules"))
     (folder / "node_modules").symlink_to(packages)
@@ -23,7 +23,7 @@ def installed(folder: Path) -> Path:
 
 
 def started(folder: Path, broker: Broker, state: Path, output: IO[str] | int, *flags: str) -> subprocess.Popen[str]:
-    """The process, its log on standard error."""
+    """Start the process, with its log on standard error."""
     environment = node_environment({"EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)})
     command = [node_binary(), "consume.mjs", "--state", str(state), *flags]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
-"""A month of a small fleet as its records: three VMs, and what a query has to find of each event.
+"""A month of a small fleet as records: three VMs, and what a query must find of each event.
 
-Each VM has the real core: documents are read, transitions become records. The clocks are the story's.
+Each VM has the real core: documents are read, transitions become records. The clocks are the scenario's.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tests.support.factories import as_started, azure_event
 
 SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 FREEZE: Final = "11111111-AAAA-4AAA-8AAA-AAAAAAAAAAAA"
-"""Of web-0 and web-1; announced 9 s. Nobody approves it: it starts at NotBefore. web-0 stands still for 4 s."""
+"""Of web-0 and web-1; announced 9 s. It is not approved: it starts at NotBefore. web-0 is interrupted for 4 s."""
 APPROVED: Final = "22222222-BBBB-4BBB-8BBB-BBBBBBBBBBBB"
-"""A Freeze of web-0 and web-1, announced 5 s. web-0 approves it; it stands still for 5 s and for 2.5 s more."""
+"""A Freeze of web-0 and web-1, announced 5 s. web-0 approves it; it is interrupted for 5 s and for 2.5 s more."""
 CANCELED: Final = "33333333-CCCC-4CCC-8CCC-CCCCCCCCCCCC"
 """A Reboot of web-1 with ten minutes of notice, under the documented minimum; canceled."""
 DELETED: Final = "44444444-DDDD-4DDD-8DDD-DDDDDDDDDDDD"
-"""A Terminate of web-2, which is gone after that."""
+"""A Terminate of web-2, which no longer exists after that."""
 LATE: Final = "55555555-EEEE-4EEE-8EEE-EEEEEEEEEEEE"
-"""A Reboot of web-1, by a failed host: Started at first sight, and web-1's agent had just begun."""
+"""A Reboot of web-1, by a failed host: Started when first seen, and web-1's agent had just begun."""
 EARLIER: Final = "66666666-FFFF-4FFF-8FFF-FFFFFFFFFFFF"
 """A Freeze of web-0 that was first seen before the month, and ended in it."""
 LOST: Final = "77777777-ABCD-4ABC-8ABC-ABCDABCDABCD"
-"""A Freeze of web-0 whose closing record never arrives, though web-0 is heard of later."""
+"""A Freeze of web-0 without a closing record, although web-0 sends later records."""
 
 
 def at(day: int, clock: str, *, month: int = 11) -> datetime:
-    """A moment of the story."""
+    """Return a moment of the scenario."""
     hours, minutes, seconds = (int(part) for part in clock.split(":"))
     return datetime(2026, month, day, hours, minutes, seconds, tzinfo=UTC)
 
@@ -66,7 +66,7 @@ class Member:
         self._shown: tuple[dict[str, Any], ...] = ()
 
     def starts(self, moment: datetime, version: str) -> None:
-        """The agent starts."""
+        """Start the agent."""
         self._go(moment)
         more = {"version": version, "mode": self.mode.value, "rebooted": False}
         self._record(
@@ -74,14 +74,14 @@ class Member:
         )
 
     def stops(self, moment: datetime) -> None:
-        """The agent stops."""
+        """Stop the agent."""
         self._go(moment)
         self._record(
             self._writer.about_vm(self._watcher.state, RecordKind.AGENT_STOPPED, "INFO", "The agent stopped", {})
         )
 
     def sees(self, moment: datetime, *events: dict[str, Any], unbroken: bool = True) -> None:
-        """Reads this document at a moment; `unbroken`: it read the one before a second before that."""
+        """Read this document at a moment; `unbroken`: the previous one was read a second earlier."""
         if unbroken:
             self._go(moment - timedelta(seconds=1))
             self._read(*self._shown)
@@ -89,7 +89,7 @@ class Member:
         self._read(*events)
 
     def decides(self, moment: datetime, event_id: str) -> None:
-        """Tells what it decides about an event that it saw."""
+        """Record the decision about an event that it saw."""
         self._go(moment)
         found = decide(Policy(self.mode), self._watcher.state, context_of(self.vm.name))
         for decision in found:
@@ -97,7 +97,7 @@ class Member:
                 self._record(self._writer.decision(self._watcher.state, decision))
 
     def approves(self, moment: datetime, event_id: str, rule: str) -> None:
-        """Azure accepts its approval, at the second attempt."""
+        """Record that Azure accepts the approval, at the second attempt."""
         self._go(moment)
         tracked = self._watcher.state.tracked[folded(event_id)]
         failed = Approval(attempts=1, rule=rule, failures={"timeout": 1})
@@ -110,7 +110,7 @@ class Member:
         self._record(self._writer.accepted(state, state.tracked[folded(event_id)]))
 
     def stands_still(self, moment: datetime, event_id: str, seconds: float) -> None:
-        """Notices an interruption while an event is Started."""
+        """Record an interruption while an event is Started."""
         self._go(moment)
         tracked = self._watcher.state.tracked[folded(event_id)]
         before = tracked.interruptions
@@ -126,7 +126,7 @@ class Member:
 
     def _go(self, moment: datetime) -> None:
         seconds = (moment - self._watcher.wall).total_seconds()
-        assert seconds >= 0, f"the story of {self.vm.name} goes back to {moment}"
+        assert seconds >= 0, f"the scenario of {self.vm.name} goes back to {moment}"
         self._watcher.wall = moment
         if self._watcher.mono is not None:
             self._watcher.mono += seconds
@@ -142,7 +142,7 @@ class Member:
 
 
 def month() -> list[dict[str, Any]]:
-    """The records of the story, in the order of their times."""
+    """Return the records of the scenario, in the order of their times."""
     fleet = {
         "web-0": Member("web-0", Mode.ENFORCE),
         "web-1": Member("web-1", Mode.ENFORCE),
@@ -209,7 +209,7 @@ def _record(fleet: dict[str, Member]) -> None:
 
 
 def shuffled(records: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The same records as consumers may get them: backwards, each twice, and the copies a batch later."""
+    """Return the same records as consumers may get them: backwards, each twice, and the copies a batch later."""
     yield records[::-1]
     yield [record for record in records for _ in range(2)]
     yield records[1::2] + records + records[::3]

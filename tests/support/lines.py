@@ -1,4 +1,4 @@
-"""What the commands print for people, with the lines that were wrapped at 100 columns put together again."""
+"""The commands' human-readable output, with the lines that were wrapped at 100 columns joined again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import unicodedata
 from typing import Final
 
 _GOES_ON: Final = re.compile(r"\r?\n(?: {9,}| (?=\S))(?=\S)")
-"""Behind the label of a line of `check`, below the VM's name in the timeline, within a note in brackets."""
+"""The indentation after the label of a line of `check`, below the VM's name in the timeline, and in a bracketed
+note."""
 
 
 def rejoined(text: str) -> str:
-    """The text as it was before it was wrapped. A word with a line of its own, such as a long path, keeps it."""
+    """Return the text before it was wrapped. A word on a separate line, such as a long path, stays there."""
     return _GOES_ON.sub(" ", text)
 
 
 def too_wide(text: str, width: int = 100) -> list[str]:
-    """The lines with more columns than that; a wide character has two, and a mark on another is counted as well."""
+    """Return the lines with more columns than that; a wide character has two, and a combining mark counts as well."""
     return [
         line
         for line in text.splitlines()

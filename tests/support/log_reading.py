@@ -1,4 +1,4 @@
-"""Reading what a log wrote, once its thread has written it."""
+"""Read a log's output, once its thread has written it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from exporter.log.log import Log
 from tests.support.peers import until
 
 PATIENCE: Final = 60.0
-"""Seconds: what is written at once on an idle machine has been written then on any."""
+"""Seconds: output that is immediate on an idle machine has been written after this time on any machine."""
 
 
 def logged(log: Log, stream: io.StringIO) -> str:
-    """All lines that `log` wrote to `stream` so far."""
+    """Return all lines that `log` wrote to `stream` so far."""
     assert log.flush(PATIENCE)
     return stream.getvalue()
 
 
 def wait_until_gone(held: weakref.ref[Any]) -> None:
-    """Returns when nobody holds it any more; fails when somebody goes on to."""
+    """Return when the object has been freed; fail if a reference remains."""
 
     def is_gone() -> bool:
         gc.collect()

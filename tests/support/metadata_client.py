@@ -1,4 +1,4 @@
-"""The client of the metadata service as the tests ask it: with deadlines that a slow machine keeps, too."""
+"""The client of the metadata service in the tests: with deadlines that a slow machine meets, too."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.raw_server import Peer, RawServer, Script
 DOCUMENT = b'{"DocumentIncarnation":1,"Events":[]}'
 PATH = b"/metadata/scheduledevents?api-version=2020-07-01"
 QUICK = 1.0  # the deadline for a peer that never ends
-PLENTY = 30.0  # for one that does, on a machine that may stand still for a while
+PLENTY = 30.0  # for one that does, on a machine that may stall for a while
 CUT: dict[str, Any] = {"deadline": QUICK, "first_deadline": QUICK}
-SLACK = 5.0  # how late a deadline may be noticed on a busy machine; what it cuts off would go on for ever
+SLACK = 5.0  # how late a deadline may be noticed on a busy machine; without the deadline the call would never end
 
 
 @contextmanager
 def client_of(url: str, **limits: Any) -> Iterator[MetadataClient]:
-    """A client of that URL, closed at the end. `limits` are those of MetadataClient, in seconds."""
+    """Yield a client of that URL, closed at the end. `limits` are those of MetadataClient, in seconds."""
     client = MetadataClient(url, "2020-07-01", **({"deadline": PLENTY, "first_deadline": PLENTY} | limits))
     try:
         yield client
@@ -33,7 +33,7 @@ def client_of(url: str, **limits: Any) -> Iterator[MetadataClient]:
 
 
 def failure(call: Callable[[], object]) -> MetadataError:
-    """The error that the call ends with, for a reason of the closed set."""
+    """Return the error that the call ends with, for a reason of the closed set."""
     with pytest.raises(MetadataError) as caught:
         call()
     assert caught.value.reason in REASONS
@@ -41,7 +41,7 @@ def failure(call: Callable[[], object]) -> MetadataError:
 
 
 def failure_of(script: Script, **limits: Any) -> MetadataError:
-    """The error of one poll of a peer that follows the script, raised within the deadline."""
+    """Return the error of one poll of a peer that follows the script, raised within the deadline."""
     with RawServer(script) as server, client_of(server.url, **limits) as client:
         began = time.monotonic()
         error = failure(client.fetch)
@@ -50,7 +50,7 @@ def failure_of(script: Script, **limits: Any) -> MetadataError:
 
 
 def silent(peer: Peer) -> None:
-    """A script: take a request and never answer."""
+    """Return a script: accept a request and never answer."""
     peer.request()
     peer.linger()
 

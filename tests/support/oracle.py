@@ -1,7 +1,7 @@
-"""A second reading of the approval rules: slow, naive, and sharing nothing with the code it judges.
+"""A second reading of the approval rules: slow, simple, and sharing nothing with the code it judges.
 
-It reads the body of a document for itself, asks the questions of the contract's table of hold reasons from top to
-bottom, and answers the first that applies. Where the contract leaves room it takes the reading that holds.
+It parses the body of a document itself, asks the questions of the contract's table of hold reasons from top to bottom,
+and returns the first that applies. If the contract allows two readings, it uses the one that holds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from zoneinfo import ZoneInfo
 from msgspec import Struct
 
 MISSING = object()
-"""Stands for a field that is not there, or there in a way in which nobody may use it."""
+"""A field that is absent, or that can't be used."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class PolicySetup(Struct, frozen=True):
-    """The owner's wishes, in the words of the settings file, and what the machine looks like just now."""
+    """The owner's settings, in the form of the settings file, and the current state of the machine."""
 
     mode: str = "enforce"
     coordination: str = "leader"
@@ -30,14 +30,14 @@ class PolicySetup(Struct, frozen=True):
     vm_name: str = "vm-0"
     conflict: bool = False
     file: Callable[[str], str] = lambda _path: "absent"
-    """A path to "present", "absent" or anything else, which is "can't be told"."""
+    """Maps a path to "present", "absent", or anything else, which means unknown."""
     writable: bool = True
     now: datetime | None = None
-    """What the clock of the machine shows; None where nobody can tell."""
+    """The machine's clock; None if it is unknown."""
 
 
 class Past(Struct, frozen=True):
-    """What happened to one event so far. Seconds are those of good polling, without gaps."""
+    """The past of one event. Seconds are those of successful polls, without gaps."""
 
     approved: bool = False
     seconds_known: float = 0.0
@@ -45,15 +45,16 @@ class Past(Struct, frozen=True):
     started: bool = False
     """It was seen Started at some time."""
     reset: bool = False
-    """The document's number went down a moment ago."""
+    """The DocumentIncarnation decreased a moment ago."""
     others: bool = False
     """Another event of the document was Started before, or this VM approves it or may have approved it."""
     theirs: bool = False
-    """The last names of it that could be read are those of other VMs."""
+    """Its last readable names are those of other VMs."""
 
 
 def read(body: bytes) -> list[Any]:
-    """The array `Events` of a body, each object as a dictionary in which a field that stood there twice is MISSING."""
+    """Return the array `Events` of a body, each object as a dictionary in which a field that occurs twice is
+    MISSING."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -66,19 +67,19 @@ def read(body: bytes) -> list[Any]:
 
 
 def clean(text: object) -> bool:
-    """Whether it is a string that can be written down anywhere."""
+    """Return whether it is a string without surrogates."""
     if not isinstance(text, str) or "\0" in text:
         return False
     return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in text)
 
 
 def is_whole_number(value: object) -> bool:
-    """A JSON integer that fits into 64 bits; no bool."""
+    """Return whether it is a JSON integer of 64 bits; no bool."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
 def is_instant(text: object) -> bool:
-    """RFC 1123 or ISO 8601, by hand."""
+    """Parse RFC 1123 or ISO 8601, by hand."""
     if not isinstance(text, str):
         return False
     text = text.strip()
@@ -91,7 +92,7 @@ def is_instant(text: object) -> bool:
 
 
 def is_rfc(text: str) -> bool:
-    """RFC 1123, as `Mon, 19 Sep 2016 18:29:47 GMT`."""
+    """Parse RFC 1123, such as `Mon, 19 Sep 2016 18:29:47 GMT`."""
     parts = text.split(" ")
     if parts[0].endswith(","):
         if not (parts[0][:-1].isascii() and parts[0][:-1].isalpha() and 3 <= len(parts[0]) - 1 <= 9):
@@ -116,7 +117,7 @@ def is_rfc(text: str) -> bool:
 
 
 def is_iso(text: str) -> bool:
-    """ISO 8601, as `2016-09-19T18:29:47Z`."""
+    """Parse ISO 8601, such as `2016-09-19T18:29:47Z`."""
     date, rest = text[:10], text[11:]
     clock, tail = rest[:8], rest[8:]
     if tail.startswith("."):
@@ -136,7 +137,7 @@ def is_iso(text: str) -> bool:
 
 
 def judge(events: list[Any], index: int, setup: PolicySetup, past: Past) -> tuple[str, str]:
-    """The verdict on one element of `Events`, and the reason: ("approve", "") or ("hold", reason)."""
+    """Return the verdict on one element of `Events`, and the reason: ("approve", "") or ("hold", reason)."""
     for reason, applies in QUESTIONS:
         if applies(events, index, setup, past):
             return "hold", reason
@@ -147,12 +148,12 @@ Question = Callable[[list[Any], int, PolicySetup, Past], bool]
 
 
 def get(events: list[Any], index: int, name: str) -> Any:
-    """A field of an event; MISSING where it has none."""
+    """Return a field of an event; MISSING if it has none."""
     return events[index].get(name, MISSING)
 
 
 def same(one: str, other: str) -> bool:
-    """Letter by letter; A to Z alone have two cases."""
+    """Compare letter by letter; only A to Z have two cases."""
 
     def plain(text: str) -> list[str]:
         return [chr(ord(letter) + 32) if "A" <= letter <= "Z" else letter for letter in text]
@@ -161,7 +162,7 @@ def same(one: str, other: str) -> bool:
 
 
 def resources(events: list[Any], index: int) -> list[str] | None:
-    """The names of an event; None where they cannot be read."""
+    """Return the names of an event; None if they cannot be read."""
     names = get(events, index, "Resources")
     if not isinstance(names, list) or len(names) > 10_000 or not all(clean(name) and name for name in names):
         return None
@@ -174,7 +175,7 @@ def off(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> boo
 
 
 def not_scheduled(events: list[Any], index: int, _setup: PolicySetup, past: Past) -> bool:
-    """The event is not, or no longer, Scheduled; Started is also one whose id stands there again as Started."""
+    """The event is not, or no longer, Scheduled; it is also Started if its id occurs again as Started."""
     own = events[index]["EventId"]
     twins = [event for event in events if isinstance(event, dict) and isinstance(event.get("EventId"), str)]
     begun = any(same(twin["EventId"], own) and twin.get("EventStatus") == "Started" for twin in twins)
@@ -182,17 +183,17 @@ def not_scheduled(events: list[Any], index: int, _setup: PolicySetup, past: Past
 
 
 def identity_unknown(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
-    """The name of this VM is not known."""
+    """The name of this VM is unknown."""
     return not setup.vm_name
 
 
 def identity_conflict(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
-    """Azure calls this VM otherwise than the settings do."""
+    """Azure's name of this VM differs from the settings'."""
     return setup.conflict
 
 
 def not_this_vm(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
-    """The event names other VMs alone, as far as its names could be read last."""
+    """The event names only other VMs, by its last readable names."""
     names = resources(events, index)
     if names is None:
         return past.theirs
@@ -200,7 +201,7 @@ def not_this_vm(events: list[Any], index: int, setup: PolicySetup, past: Past) -
 
 
 def malformed(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
-    """What the rules ask about cannot be read, or the id of the event stands in the document twice."""
+    """A field that the rules need cannot be read, or the id of the event occurs twice in the document."""
     if not clean(get(events, index, "EventType")) or resources(events, index) is None:
         return True
     if not is_instant(get(events, index, "NotBefore")):
@@ -219,7 +220,7 @@ def malformed(events: list[Any], index: int, setup: PolicySetup, _past: Past) ->
 
 
 def asks_for_unreadable(rule: dict[str, Any], events: list[Any], index: int) -> bool:
-    """The rule asks about a field that the event has not, or not readable."""
+    """The rule needs a field that the event lacks, or that is unreadable."""
     if "event_source" in rule and not clean(get(events, index, "EventSource")):
         return True
     asks = "min_duration" in rule or "max_duration" in rule
@@ -227,7 +228,7 @@ def asks_for_unreadable(rule: dict[str, Any], events: list[Any], index: int) -> 
 
 
 def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
-    """The event is of the types, sources and durations of the rule."""
+    """The event is of the types, sources, and durations of the rule."""
     if get(events, index, "EventType") not in rule["event_type"]:
         return False
     if "event_source" in rule and get(events, index, "EventSource") not in rule["event_source"]:
@@ -239,7 +240,7 @@ def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
 
 
 def unknown_type(events: list[Any], index: int, _setup: PolicySetup, _past: Past) -> bool:
-    """The event is of a type, or for a resource, that is not known."""
+    """The event is of an unknown type, or for an unknown type of resource."""
     known = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
     return get(events, index, "EventType") not in known or get(events, index, "ResourceType") != "VirtualMachine"
 
@@ -250,17 +251,17 @@ def already_approved(_events: list[Any], _index: int, _setup: PolicySetup, past:
 
 
 def source_reset(_events: list[Any], _index: int, _setup: PolicySetup, past: Past) -> bool:
-    """The number of the document went down."""
+    """The DocumentIncarnation decreased."""
     return past.reset
 
 
 def rule_of(events: list[Any], index: int, setup: PolicySetup) -> dict[str, Any] | None:
-    """The first rule that fits; None where there is none."""
+    """Return the first rule that matches; None if there is none."""
     return next((rule for rule in setup.rules if fits(rule, events, index)), None)
 
 
 def no_rule(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
-    """No rule fits."""
+    """No rule matches."""
     return rule_of(events, index, setup) is None
 
 
@@ -285,13 +286,13 @@ def not_leader(events: list[Any], index: int, setup: PolicySetup, past: Past) ->
 
 
 def settling(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
-    """The event has not stood unchanged for as long as the rule asks."""
+    """The event has not been unchanged for as long as the rule requires."""
     rule = rule_of(events, index, setup) or {}
     return bool(past.seconds_unchanged < rule.get("settle", 0))
 
 
 def not_prepared(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
-    """The file that the rule asks for is not there."""
+    """The file that the rule requires does not exist."""
     path = (rule_of(events, index, setup) or {}).get("require_file")
     if not path:
         return False
@@ -302,12 +303,13 @@ def not_prepared(events: list[Any], index: int, setup: PolicySetup, _past: Past)
 
 
 def plain(event_id: str) -> bool:
-    """Whether an id can be a file's name, whatever the file system: no separator, no dots in front, nothing odd."""
+    """Return whether an id can be a file's name on any file system: no separator, no leading dots, no special
+    character."""
     return event_id.isascii() and event_id[0] not in "._-" and all(it.isalnum() or it in "._-" for it in event_id)
 
 
 def not_quiet(events: list[Any], index: int, setup: PolicySetup, past: Past) -> bool:
-    """The rule asks for quiet, and another event is more than Scheduled, or approved and not over."""
+    """The rule requires quiet, and another event is more than Scheduled, or approved and not ended."""
     if not (rule_of(events, index, setup) or {}).get("when_quiet"):
         return False
     if past.others:
@@ -323,7 +325,7 @@ def too_many_resources(events: list[Any], index: int, setup: PolicySetup, _past:
 
 
 def out_of_hours(events: list[Any], index: int, setup: PolicySetup, _past: Past) -> bool:
-    """The rule is for other hours, or other days, than what a clock on the wall of its zone shows."""
+    """The rule is for other hours, or other days, than the current local time of its zone."""
     rule = rule_of(events, index, setup) or {}
     if "between" not in rule and "days" not in rule:
         return False
@@ -335,9 +337,9 @@ WEEK = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def open_at(now: datetime, between: str = "00:00-24:00", days: Any = WEEK, timezone: str = "UTC") -> bool:
-    """Whether a clock on a wall there shows a time in the window. Times are compared as they are written.
+    """Return whether the local time is in the window. Times are compared as they are written.
 
-    For the hours after midnight it walks back, minute by minute, to the day before, on which the window began.
+    For the hours after midnight it goes back, minute by minute, to the day before, on which the window began.
     """
     begin, end = between.split("-")
     date, clock = shown(now, timezone)
@@ -351,28 +353,28 @@ def open_at(now: datetime, between: str = "00:00-24:00", days: Any = WEEK, timez
     while earlier == date:
         minutes += 1
         earlier = shown(now - timedelta(minutes=minutes), timezone)[0]
-    # A day that never was leaves nothing to belong to.
+    # A day that was skipped has no window.
     return weekday(earlier) in days and (datetime.fromisoformat(date) - datetime.fromisoformat(earlier)).days == 1
 
 
 def shown(now: datetime, timezone: str) -> tuple[str, str]:
-    """What a calendar and a clock there show, as `2026-03-29` and `02:30`."""
+    """Return the local date and time, as `2026-03-29` and `02:30`."""
     date, clock = now.astimezone(ZoneInfo(timezone)).isoformat().split("T")
     return date, clock[:5]
 
 
 def weekday(date: str) -> str:
-    """The first three letters of its day, counted from a Monday."""
+    """Return the first three letters of its weekday, counted from a Monday."""
     return WEEK[(datetime.fromisoformat(date) - datetime.fromisoformat("2001-01-01")).days % 7]
 
 
 def held(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
-    """The hold file is there, or cannot be looked for."""
+    """The hold file exists, or cannot be looked up."""
     return bool(setup.hold_file) and setup.file(setup.hold_file) != "absent"
 
 
 def unwritable(_events: list[Any], _index: int, setup: PolicySetup, _past: Past) -> bool:
-    """The disk takes nothing, so no decision can be kept."""
+    """The disk rejects writes, so no decision can be stored."""
     return not setup.writable
 
 

@@ -1,8 +1,8 @@
-"""A scripted OTLP/HTTP receiver: it decodes what comes by the protocol's own messages and answers by its script.
+"""A scripted OTLP/HTTP receiver: it decodes requests with the protocol's own messages and answers by its script.
 
 with Receiver(reply(503, {"Retry-After": "7"}), Hang()) as receiver:
     ...                     # the first request gets the 503, the second no answer, every further one a success
-    receiver.logs           # what was taken: (resource attributes, scope, log record)
+    receiver.logs           # the accepted ones: (resource attributes, scope, log record)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP answer. `announce` is a Content-Length that is not true: less than that comes, then the end."""
+    """An HTTP response. `announce` is a false Content-Length: fewer bytes follow, then the end."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class Raw:
 
 
 class Drop:
-    """Take the request and close the connection."""
+    """Accept the request and close the connection."""
 
 
 class Hang:
-    """Take the request and stay silent until the receiver ends or the client goes."""
+    """Accept the request and stay silent until the receiver ends or the client disconnects."""
 
 
 class Drip:
-    """Send the headers of an answer one byte each `every` seconds, without end."""
+    """Send the headers of a response one byte each `every` seconds, without end."""
 
     def __init__(self, every: float = 0.02) -> None:
         self.every = every
@@ -66,7 +66,7 @@ Action = Reply | Raw | Drop | Hang | Drip
 
 
 def success(*, rejected: int = 0, message: str = "") -> Reply:
-    """A whole answer of a receiver: 200 with or without a `partial_success`."""
+    """Return a whole response of a receiver: 200 with or without a `partial_success`."""
     answer = ExportLogsServiceResponse()
     if rejected or message:
         answer.partial_success.rejected_log_records = rejected
@@ -76,7 +76,7 @@ def success(*, rejected: int = 0, message: str = "") -> Reply:
 
 @dataclass(frozen=True)
 class Seen:
-    """One request as it came."""
+    """One request as it arrived."""
 
     path: str
     headers: dict[str, str]
@@ -86,11 +86,11 @@ class Seen:
 Log = tuple[dict[str, Any], InstrumentationScope, LogRecord]
 
 Taste = Callable[[list[str]], tuple[Action, set[str]]]
-"""By the ids of a request's records: the answer, and the ids of those that are not taken."""
+"""Maps the ids of a request's records to the response, and the ids of those that are not accepted."""
 
 
 def refusing(*ids: str, answer: Action | None = None) -> Taste:
-    """Takes all but these, which a `partial_success` counts; with `answer` it refuses the whole request."""
+    """Accept all but these, which a `partial_success` counts; with `answer`, reject the whole request."""
 
     def taste(sent: list[str]) -> tuple[Action, set[str]]:
         refused = set(ids) & set(sent)
@@ -102,12 +102,12 @@ def refusing(*ids: str, answer: Action | None = None) -> Taste:
 
 
 def uid(log: Log) -> str:
-    """The record's id."""
+    """Return the record's id."""
     return str(attributes(log[2].attributes)["log.record.uid"])
 
 
 class Receiver:
-    """Listens on loopback; `url` has the path of the protocol. Actions are used up one for each request, then `taste`
+    """Listens on loopback; `url` has the path of the protocol. Each request uses up one action; then `taste`
     decides."""
 
     def __init__(
@@ -115,9 +115,9 @@ class Receiver:
     ) -> None:
         self.requests: list[Seen] = []
         self.batches: list[list[str]] = []
-        """Of each request the ids of its records."""
+        """The ids of each request's records."""
         self.pieces: list[int] = []
-        """Of each request how many ResourceLogs it has."""
+        """The number of ResourceLogs of each request."""
         self._taste = taste or refusing()
         self.logs: list[Log] = []
         self.connections: list[socket.socket] = []
@@ -155,7 +155,7 @@ class Receiver:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> Action:
-        """Note a request and say what to do with it."""
+        """Note a request and return the action for it."""
         with self._lock:
             self.requests.append(Seen(path, headers, len(body)))
             request = _decode(headers, body)
@@ -170,12 +170,12 @@ class Receiver:
         return action
 
     def wait(self, seconds: float) -> bool:
-        """Whether the receiver ended within that time."""
+        """Return whether the receiver ended within that time."""
         return self._over.wait(seconds)
 
 
 def plain(value: AnyValue) -> Any:
-    """A protocol value as Python says it."""
+    """Return a protocol value as a Python value."""
     which = value.WhichOneof("value")
     if which is None:
         return None
@@ -187,7 +187,7 @@ def plain(value: AnyValue) -> Any:
 
 
 def attributes(pairs: Any) -> dict[str, Any]:
-    """Attributes by name; none may come twice."""
+    """Return attributes by name; none may occur twice."""
     known: list[KeyValue] = list(pairs)
     assert len({pair.key for pair in known}) == len(known)
     return {pair.key: plain(pair.value) for pair in known}
@@ -213,7 +213,7 @@ def _logs(request: ExportLogsServiceRequest) -> list[Log]:
 
 class _Quiet(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that go, as they should."""
+        """Ignore clients that disconnect, as expected."""
 
 
 def _server(receiver: Receiver, port: int) -> ThreadingHTTPServer:
@@ -259,10 +259,10 @@ def _server(receiver: Receiver, port: int) -> ThreadingHTTPServer:
                         return
                     self.wfile.write(bytes([byte]))
             except OSError:
-                return  # the client has gone, as it should
+                return  # the client has disconnected, as expected
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Suppress the request log."""
 
     server = _Quiet(("127.0.0.1", port), Handler)
     server.daemon_threads = True
@@ -270,7 +270,7 @@ def _server(receiver: Receiver, port: int) -> ThreadingHTTPServer:
 
 
 def otlp_to(url: str, *, headers: Mapping[str, str] | None = None, **options: Any) -> OtlpDestination:
-    """A destination with these settings, and what else `OtlpDestination` takes."""
+    """Return a destination with these settings and other arguments of `OtlpDestination`."""
     further = {name: options.pop(name) for name in ("environ", "idle_close", "monotonic", "wall") if name in options}
     hidden = tuple((name, Secret(value)) for name, value in (headers or {}).items())
     return OtlpDestination(OtlpSettings(logs_url=url, headers=hidden, **options), **further)

@@ -1,4 +1,4 @@
-"""Records to put into an outbox, and what is found in it."""
+"""Records to put into an outbox, and the content of an outbox."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOTH = ("event_hubs", "otlp")
 
 
 def a_record(number: int, subject: str = "event", size: int = 0, created: datetime = NOW) -> Record:
-    """A record created so many seconds after `created`, with `size` bytes of text."""
+    """Return a record created this many seconds after `created`, with `size` bytes of text."""
     time = created + timedelta(seconds=number)
     return factories.a_record(number, subject=subject, time=time, severity="INFO", message="x" * size)
 
@@ -28,7 +28,7 @@ def numbers(batch: list[Any]) -> list[int]:
 
 
 def drained(outbox: Outbox, destination: str) -> list[int]:
-    """Everything that waits, in the order in which it comes, taken."""
+    """Return everything that waits, in order, and acknowledge it."""
     taken: list[int] = []
     while batch := outbox.next(destination, 10):
         taken += numbers(batch)
@@ -37,12 +37,12 @@ def drained(outbox: Outbox, destination: str) -> list[int]:
 
 
 def opened(path: Path, capacity: int = 10 << 20, names: tuple[str, ...] = BOTH) -> Outbox:
-    """An outbox of this many bytes with a clock that stands still. It is this VM's."""
+    """Return an outbox of this many bytes with a clock that doesn't move. It is this VM's."""
     outbox = Outbox(path, capacity, names, now=lambda: NOW)
     outbox.release()
     return outbox
 
 
 def on_disk(folder: Path) -> int:
-    """Bytes of all files in the folder."""
+    """Return the bytes of all files in the folder."""
     return sum(os.path.getsize(folder / name) for name in os.listdir(folder))

@@ -27,19 +27,19 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def all(self, name: str) -> Iterator[Element]:
-        """The elements of this name within, in their order."""
+        """Return the elements of this name within, in order."""
         for child in self.children:
             if child.name == name:
                 yield child
             yield from child.all(name)
 
     def one(self, name: str) -> Element:
-        """The first element of this name within."""
+        """Return the first element of this name within."""
         return next(self.all(name))
 
 
 class Reader(HTMLParser):
-    """The page as elements; an element that is not closed where it should be is an error."""
+    """Reads the page as elements; an element that is not closed in its place is an error."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -61,7 +61,7 @@ class Reader(HTMLParser):
 
 
 def read(page: bytes) -> Element:
-    """The document; each element of it must be closed."""
+    """Return the document; each element of it must be closed."""
     reader = Reader()
     reader.feed(page.decode())
     assert len(reader.open) == 1
@@ -69,30 +69,30 @@ def read(page: bytes) -> Element:
 
 
 def shown(status: Status, later: float = 0.0, at: EventScenario | None = None) -> Element:
-    """The page of a status, made of its answer for machines, so many seconds after its last poll, or after the last
-    moment of the story `at`."""
+    """Return the page of a status, made from its JSON answer, this many seconds after its last poll, or after the last
+    moment of the scenario `at`."""
     moment = at.now if at else (status.state.process.source.last_poll or NOON)
     return read(render_page(answered(status, Instant(moment + timedelta(seconds=later)))))
 
 
 def verdict(page: Element) -> tuple[str, str]:
-    """The state and the text of the first sentence."""
+    """Return the state and the text of the first sentence."""
     banner = next(item for item in page.all("div") if item.attributes.get("class", "").startswith("verdict "))
     return banner.attributes["class"].removeprefix("verdict "), plain(banner.text)
 
 
 def plain(text: str) -> str:
-    """The text with plain single spaces."""
+    """Return the text with single spaces."""
     return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
 
 
 def terms(element: Element) -> dict[str, str]:
-    """The names of a definition list and their texts."""
+    """Return the names of a definition list and their texts."""
     return {name.text: plain(value.text) for name, value in zip(element.all("dt"), element.all("dd"), strict=True)}
 
 
 def rows(table: Element) -> dict[str, dict[str, str]]:
-    """A table's cells by the first line of the row's name and the column."""
+    """Return a table's cells by the first line of the row's name and the column."""
     body = table.one("tbody")
     return {
         plain(row.one("th").one("bdi").text if list(row.one("th").all("bdi")) else row.one("th").text): {
@@ -103,5 +103,5 @@ def rows(table: Element) -> dict[str, dict[str, str]]:
 
 
 def tables(page: Element) -> dict[str, Element]:
-    """The tables by their captions."""
+    """Return the tables by their captions."""
     return {table.one("caption").text: table for table in page.all("table")}

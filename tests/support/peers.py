@@ -1,6 +1,6 @@
-"""Real peers for the tests: Prometheus and Alertmanager as they are installed, on free ports, in a temporary folder.
+"""Real peers for the tests: Prometheus and Alertmanager as installed, on free ports, in a temporary folder.
 
-A peer that is missing skips its tests with a sentence on a developer's machine and fails them under CI=true.
+A missing peer skips its tests with a message on a developer's machine and fails them under CI=true.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ import pytest
 
 TOOLS: Final = Path(__file__).parents[2] / "build" / "tools" / "bin"
 BUILT: Final = ("actionlint", "kube-score")
-"""Checkers that no package brings: `.ci/tools` builds the versions of .ci/go/go.mod into TOOLS; no other will do."""
+"""Checkers that no package contains: `.ci/tools` builds the versions of .ci/go/go.mod into TOOLS; no other version is
+accepted."""
 
 LISTENING: Final = re.compile(r'Listening on".*?address=\S*:(\d+)')
 START_SECONDS: Final = 120.0
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Else httpx reads the authorities for each request anew, 15 ms of processor time, also where there is no TLS."""
+"""Without it, httpx reads the authorities for each request again, 15 ms of processor time, even without TLS."""
 
 T = TypeVar("T")
 
 
 def need(name: str) -> str:
-    """The path of a peer's binary; without it the test is skipped with a sentence, or fails under CI=true."""
+    """Return the path of a peer's binary; without it, skip the test with a message, or fail under CI=true."""
     path = shutil.which(name, path=str(TOOLS) if name in BUILT else None)
     return path or lacking(f"{name} is not installed here: make peers")
 
 
 def lacking(sentence: str) -> NoReturn:
-    """Skip the test with a sentence, or fail it under CI=true."""
+    """Skip the test with a message, or fail it under CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
 
 
 def until(look: Callable[[], T], *, seconds: float = 60.0, every: float = 0.05) -> T:
-    """The first true answer of `look`, asked again and again; fails when there is none in time."""
+    """Return the first true result of `look`, called repeatedly; fail if there is none in time."""
     end = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > end:
@@ -59,7 +60,7 @@ def until(look: Callable[[], T], *, seconds: float = 60.0, every: float = 0.05) 
 
 
 class Daemon:
-    """A peer's process. It tells its port in its log; it is ready when `/-/ready` says so; it is stopped by its pid."""
+    """A peer's process. Its log has its port; it is ready when `/-/ready` returns 200; it is stopped by its pid."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self._arguments, self._folder = list(arguments), folder
@@ -69,7 +70,7 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        """The base, without a slash at its end."""
+        """The base URL, without a slash at its end."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -97,7 +98,7 @@ class Daemon:
         self.stop()
 
     def stop(self) -> None:
-        """End the process; kill it if it does not listen."""
+        """End the process; kill it if it does not stop."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -109,18 +110,18 @@ class Daemon:
             self._process.stderr.close()
 
     def get(self, path: str, **parameters: object) -> Any:
-        """The JSON answer to a GET."""
+        """Return the JSON response to a GET."""
         recorded = {name: str(value) for name, value in parameters.items()}
         answer = httpx.get(self.url + path, params=recorded, timeout=30, verify=NO_TLS)
         return answer.raise_for_status().json()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples an instant query gives (Prometheus only)."""
+        """Return the samples of an instant query (Prometheus only)."""
         result: list[dict[str, Any]] = self.get("/api/v1/query", query=expression)["data"]["result"]
         return result
 
     def targets(self) -> list[dict[str, Any]]:
-        """What Prometheus scrapes, with `health`, `lastError` and `labels`."""
+        """Return the targets of Prometheus, with `health`, `lastError`, and `labels`."""
         result: list[dict[str, Any]] = self.get("/api/v1/targets")["data"]["activeTargets"]
         return result
 
@@ -155,9 +156,9 @@ def prometheus(
     interval: str = "250ms",
     receives: bool = False,
 ) -> Daemon:
-    """A Prometheus with these `scrape_configs`. Its first scrape comes up to 5 s after its start.
+    """A Prometheus with these `scrape_configs`. Its first scrape starts up to 5 s after its start.
 
-    One that `receives` takes samples by remote write.
+    With `receives` it accepts samples by remote write.
     """
     config: dict[str, object] = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
@@ -181,7 +182,7 @@ def prometheus(
 
 
 def scrape(job: str, address: str, **further: object) -> dict[str, object]:
-    """One entry of `scrape_configs`; `further` as Prometheus spells it (scheme, tls_config, basic_auth)."""
+    """Return one entry of `scrape_configs`; `further` in Prometheus' spelling (scheme, tls_config, basic_auth)."""
     return {"job_name": job, "static_configs": [{"targets": [address]}], **further}
 
 
@@ -201,7 +202,7 @@ def alertmanager(folder: Path, webhook_url: str) -> Daemon:
 
 
 def alertmanager_of(folder: Path, config: Mapping[str, object]) -> Daemon:
-    """An Alertmanager of its own with this configuration."""
+    """A separate Alertmanager with this configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "alertmanager.yml").write_text(json.dumps(config))
     arguments = [
@@ -215,13 +216,13 @@ def alertmanager_of(folder: Path, config: Mapping[str, object]) -> Daemon:
 
 
 class Webhook:
-    """Receives an Alertmanager's notifications: `received` holds the JSON bodies in order."""
+    """Receives an Alertmanager's notifications: `received` has the JSON bodies in order."""
 
     def __init__(self) -> None:
         self.received: list[dict[str, Any]] = []
 
     def alerts(self, status: str) -> list[dict[str, Any]]:
-        """All alerts so far with this status: "firing" or "resolved"."""
+        """Return all alerts so far with this status: "firing" or "resolved"."""
         return [alert for body in list(self.received) for alert in body["alerts"] if alert["status"] == status]
 
     def __enter__(self) -> Self:
@@ -235,7 +236,7 @@ class Webhook:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Quiet."""
+                """Suppress the request log."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Post)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Ports of loopback for servers and for nobody."""
+"""Ports of loopback, with and without a server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that refuses connections until a server of the test listens on it, and again when it has stopped.
+    """Yield a port that refuses connections until a server of the test listens on it, and again when it has stopped.
 
-    Neither a connection nor a server that lets the system choose is given it meanwhile. On Windows, where a server
-    could not take it then, it was free a moment ago, no more.
+    The system gives it to no connection and no server meanwhile. On Windows, where a server could not use it then, the
+    port was only free a moment ago.
     """
     with socket.socket() as sock:
         if os.name == "posix":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do that shall have it
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do that will use it
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         if os.name != "posix":
@@ -27,6 +27,6 @@ def reserved_port() -> Iterator[int]:
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """A port that takes connections and never says a word."""
+    """Yield a port that accepts connections and never sends a byte."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the tests of `check --probe` share: settings that point at loopback alone, and the command as a process."""
+"""Shared code for the tests of `check --probe`: settings that use only loopback, and the command as a process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.support.configuration import loaded
 from tests.support.lines import rejoined
 
 SHORT_TIMEOUTS = Timeouts(connect=5.0, answer=2.0, total=12.0)
-"""For peers that never answer: short, yet long enough for what does answer on a busy machine."""
+"""The deadline for peers that never respond: short, yet long enough for a response on a busy machine."""
 ENVIRONMENT = ProbeEnvironment(timeouts=Timeouts(connect=10.0, answer=20.0, total=40.0))
 HURRIED_ENVIRONMENT = ProbeEnvironment(timeouts=SHORT_TIMEOUTS)
 ROOT = Path(__file__).parents[2]
 
 
 def findings_of(probe: Probe, settings: Settings, environment: ProbeEnvironment = ENVIRONMENT) -> list[Finding]:
-    """What one probe finds, run as `check --probe` runs it."""
+    """Return the result of one probe, run as `check --probe` runs it."""
     return list(run_probes(settings, environment, {"tried": probe}))
 
 
 def sentence_of(findings: Sequence[Finding], verdict: FindingVerdict, topic: str, *words: str) -> str:
-    """The one sentence about that topic, which holds these words; fails when there is none or another verdict."""
+    """Return the one message about that topic with these words; fail if there is none or another verdict."""
     of_topic = [finding for finding in findings if finding.topic == topic]
     assert [finding.verdict for finding in of_topic] == [verdict], findings
     sentence = of_topic[0].sentence
@@ -39,7 +39,7 @@ def sentence_of(findings: Sequence[Finding], verdict: FindingVerdict, topic: str
 
 
 def settings_for(url: str, *flags: str) -> Settings:
-    """Settings whose metadata service is at this URL."""
+    """Return settings with a metadata service at this URL."""
     return loaded(f"--source.url={url}", *flags)
 
 
@@ -49,8 +49,8 @@ def run_check(
     isolated: str = "",
     environ: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`check --probe` as a process. `isolated` are the namespaces that it gets for its own (options of unshare), and
-    `before` what a shell does in them first. Skips where the system does not allow that."""
+    """Run `check --probe` as a process. `isolated` are the namespaces that it gets (options of unshare), and `before`
+    is a shell script that runs in them first. Skips if the system does not permit that."""
     command = [sys.executable, "-m", "exporter", "check", "--probe", *flags]
     if isolated:
         _need(["unshare", isolated, "sh", "-c", before or "true"])
@@ -64,11 +64,11 @@ def _need(command: Sequence[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
-        pytest.skip("this system gives no namespaces of its own")
+        pytest.skip("this system does not permit separate namespaces")
 
 
 def printed_line(process: subprocess.CompletedProcess[str], topic: str) -> str:
-    """What the process said about that topic, verdict first."""
+    """Return the process's lines about that topic, verdict first."""
     assert process.stderr == ""
     lines = [line.split() for line in rejoined(process.stdout).splitlines()]
     of_topic = [words for words in lines if words[1:2] == [topic] and words[0] in tuple(FindingVerdict)]

@@ -1,4 +1,4 @@
-"""An HTTP peer made of raw sockets, that misbehaves by its script: one per connection, the last one repeats."""
+"""An HTTP peer made of raw sockets with scripted faults: one script per connection, the last one repeats."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PACE_SECONDS = 0.02
 
 
 def ok(body: bytes, *headers: str) -> bytes:
-    """A plain 200 that leaves the connection open."""
+    """Return a plain 200 that leaves the connection open."""
     return response("200 OK", body, *headers)
 
 
 def response(status: str, body: bytes = b"", *headers: str) -> bytes:
-    """A whole answer with a Content-Length."""
+    """Return a whole response with a Content-Length."""
     head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers))
     return head.encode() + b"\r\n" + body
 
@@ -34,7 +34,7 @@ class Peer:
         self._rest = b""
 
     def request(self) -> bytes:
-        """The next whole request, remembered by the server; empty when the client has gone."""
+        """Return the next whole request, recorded by the server; empty if the client has disconnected."""
         data = self._rest
         while b"\r\n\r\n" not in data:
             part = self.sock.recv(65536)
@@ -56,19 +56,19 @@ class Peer:
         self.sock.sendall(data)
 
     def drip(self, data: Iterator[bytes]) -> None:
-        """Send piece by piece, slowly, until the client has had enough."""
+        """Send piece by piece, slowly, until the client disconnects."""
         for piece in data:
             if self._server.stopping.wait(PACE_SECONDS):
                 return
             self.sock.sendall(piece)
 
     def linger(self) -> None:
-        """Say nothing more and wait until the client closes."""
+        """Send nothing more and wait until the client closes."""
         while self.sock.recv(65536):
             pass
 
     def reset(self) -> None:
-        """Break the connection instead of closing it."""
+        """Reset the connection instead of closing it."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         self.sock.close()
 
@@ -77,7 +77,7 @@ Script = Callable[[Peer], None]
 
 
 def answers(*data: bytes) -> Script:
-    """One of `data` to each request of the connection, the last one again and again."""
+    """Send one of `data` to each request of the connection, the last one repeatedly."""
 
     def script(peer: Peer) -> None:
         position = 0
@@ -89,7 +89,7 @@ def answers(*data: bytes) -> Script:
 
 
 def answers_once(data: bytes) -> Script:
-    """`data` to the first request, then the connection is closed."""
+    """Send `data` to the first request, then close the connection."""
 
     def script(peer: Peer) -> None:
         if peer.request():
@@ -99,7 +99,7 @@ def answers_once(data: bytes) -> Script:
 
 
 class RawServer:
-    """Listens on a free loopback port. `requests` and `connections` are what has come so far."""
+    """Listens on a free loopback port. `requests` and `connections` have arrived so far."""
 
     def __init__(self, *scripts: Script) -> None:
         self.requests: list[bytes] = []
@@ -133,7 +133,7 @@ class RawServer:
             self._start(lambda sock=sock, script=script: self._serve(sock, script))  # type: ignore[misc]  # bound now
 
     def _serve(self, sock: socket.socket, script: Script) -> None:
-        with contextlib.suppress(OSError), sock:  # the client may go away in the middle of any script
+        with contextlib.suppress(OSError), sock:  # the client may disconnect in the middle of any script
             script(Peer(sock, self))
 
     def __enter__(self) -> Self:

@@ -1,5 +1,5 @@
-/* Preloaded: a disk that returns EIO for some of the reads of one file, every so many of a number of them. The file is the
-one whose path begins with the text given to `fail_reads`; the reads are counted from that call on, from 1. Declared by
+/* Preloaded: a disk that returns EIO for some of the reads of one file, at a regular interval. The file is the
+one with a path that begins with the text given to `fail_reads`; the reads are counted from that call on, from 1. Declared by
 hand, since the compiler may be installed without the headers of libc. */
 
 #define NEXT ((void *)-1L)

@@ -1,7 +1,7 @@
 """Outboxes on a disk that returns read errors. Run as a program with `read_errors.c` preloaded; each result is a line.
 
-For each read of the file in turn, while it is opened and while it is used, that one read fails; then all reads from one
-on, or every second, third and so on, fail until the disk is well again.
+For each read of the file in turn, at its opening and in use, that one read fails; then all reads from one on, or every
+second, third, and so on, fail until the disk recovers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST: Final = 80
 
 
 class Clock:
-    """A clock that goes on by this many seconds at each look; by a minute, so that no wait is too long."""
+    """A clock that advances by this many seconds at each call; by a minute, so that no wait is too long."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.now = NOW
@@ -40,7 +40,7 @@ class Clock:
 
 
 def fail(path: Path, first: int, count: int, every: int = 1) -> None:
-    """These reads fail from now on."""
+    """Make these reads fail from now on."""
     numbers = (ctypes.c_long(number) for number in (first, count, every))
     ctypes.CDLL(None).fail_reads(os.fsencode(path), *numbers)
 
@@ -52,7 +52,7 @@ def opened(path: Path) -> Outbox:
 
 
 def filled(folder: Path) -> None:
-    """An outbox that a process left without closing it: some of it is in the journal."""
+    """Create an outbox that a process left without closing it: a part of it is in the journal."""
     outbox = opened(folder / "o.db")
     for number in range(RECORDS):
         outbox.commit(STATE, [a_record(number, size=6_000)])
@@ -62,7 +62,7 @@ def filled(folder: Path) -> None:
 
 
 def used(outbox: Outbox, commits: int) -> list[int]:
-    """What the agent and a delivery do, again and again until all is done. What was delivered."""
+    """Do the work of the agent and a delivery, repeatedly until all is done. Return the delivered records."""
     got: list[int] = []
     for turn in range(commits + 40):
         with suppress(OutboxUnwritable):
@@ -77,7 +77,7 @@ def used(outbox: Outbox, commits: int) -> list[int]:
 
 
 def life(folder: Path, first: int, count: int, *, while_running: bool, every: int = 1) -> dict[str, Any]:
-    """One process on a copy of the outbox."""
+    """Run one process on a copy of the outbox."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(folder.with_name("left"), folder)
     path = folder / "o.db"
@@ -108,7 +108,7 @@ def life(folder: Path, first: int, count: int, *, while_running: bool, every: in
 
 
 def lives(folder: Path, count: int, *, while_running: bool) -> Iterator[dict[str, Any]]:
-    """One for each read that is the first to fail, then some on a disk that fails again and again."""
+    """Run one life for each read that is the first to fail, then some on a disk that fails repeatedly."""
     first, reads = 0, 1
     while first < reads:
         first += 1
@@ -119,8 +119,8 @@ def lives(folder: Path, count: int, *, while_running: bool) -> Iterator[dict[str
 
 
 def patience(folder: Path) -> dict[str, Any]:
-    """How often a file is read that can't be, while an agent asks for it each second, for an hour; and what becomes of
-    it when the disk is well again."""
+    """Return how often an unreadable file is read while an agent uses it each second, for an hour; and its state when
+    the disk recovers."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(folder.with_name("left"), folder)
     path, clock = folder / "o.db", Clock(0.0)

@@ -1,4 +1,4 @@
-"""Recordings of an agent, as the recorder writes them, without the time that they tell of."""
+"""Recordings of an agent, as it writes them, made without the time that they cover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(slots=True)
 class Recording:
-    """Writes the lines of an agent that polls once a second, and goes on in time as it is told."""
+    """Writes the lines of an agent that polls once a second, and advances in time as requested."""
 
     path: Path
     max_bytes: int = 256 << 10
@@ -39,19 +39,19 @@ class Recording:
 
     @property
     def paths(self) -> list[str]:
-        """All files, in whatever order the folder has them."""
+        """Return all files, in the order of the folder."""
         return [str(path) for path in self.path.parent.iterdir() if path.name.startswith(self.path.name)]
 
     def line(self, body: bytes = b"", **values: Any) -> None:
         self._files.write(values, body)
 
     def began(self, policy: Policy, boot: str = "boot-1") -> None:
-        """The agent starts."""
+        """Start the agent."""
         self.line(at=timestamp(self.at), began={"version": "1.0.0", "boot": boot, "policy": policy_values(policy)})
         self.known()
 
     def known(self) -> None:
-        """This VM becomes known with the first document."""
+        """Make this VM known with the first document."""
         self.line(at=timestamp(self.at), vm=VM)
         self.read()
 
@@ -60,12 +60,12 @@ class Recording:
         self.at += timedelta(seconds=10)
 
     def read(self) -> None:
-        """A poll reads the document."""
+        """Read the document in a poll."""
         document = {"DocumentIncarnation": self.number, "Events": list(self.events.values())}
         self.line(json.dumps(document).encode(), read_at=timestamp(self.at))
 
     def stay(self, length: timedelta) -> None:
-        """The same document is read for so long: a line a minute."""
+        """Read the same document for this long: a line a minute."""
         end = self.at + length
         while self.at < end:
             step = min(MINUTE, end - self.at)
@@ -73,14 +73,14 @@ class Recording:
             self.line(read_at=timestamp(self.at), same=round(step.total_seconds()))
 
     def change(self, events: Mapping[str, dict[str, Any]]) -> None:
-        """A second later the document holds these events."""
+        """Change the document to these events, a second later."""
         self.at += timedelta(seconds=1)
         self.number += 1
         self.events = dict(events)
         self.read()
 
     def fail(self, length: timedelta) -> None:
-        """No poll succeeds for so long; then the same document is read."""
+        """Fail every poll for this long; then read the same document."""
         end = self.at + length
         while self.at < end:
             self.at += timedelta(seconds=5)
@@ -93,7 +93,7 @@ class Recording:
         self.line(at=timestamp(self.at + timedelta(milliseconds=40)), post=event_id, status=status)
 
     def event(self, event_id: str, kind: str, source: str = "Platform", duration: int = 5, *names: str) -> None:
-        """An event is announced."""
+        """Announce an event."""
         fields = {"EventSource": source, "DurationInSeconds": duration}
         item = azure_event(event_id, kind, list(names) or [NAME], self.at + NOTICE, **fields)
         self.change({**self.events, event_id: item})
@@ -109,7 +109,7 @@ class Recording:
 
 
 def recorded_days(path: Path, policy: Policy, days: int) -> Recording:
-    """Days of an agent with this policy: on each an event, at times an outage or a restart, in several files."""
+    """Record days of an agent with this policy: on each an event, at times an outage or a restart, in several files."""
     recording = Recording(path)
     recording.began(policy)
     for day, (kind, source, duration, names) in zip(range(days), _kinds(), strict=False):

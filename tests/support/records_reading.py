@@ -1,4 +1,4 @@
-"""What a consumer may rely on in every record."""
+"""The guarantees of every record for its consumers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 KNOWN: Final = ("notice_seconds", "seconds", "document_incarnation")
 """Numbers that may be -1 and are known: a `NotBefore` that passed a second ago, a clock that was set back by one, and
-Azure's own number, which a stand-in may begin anywhere."""
+Azure's own number, which a simulator may begin anywhere."""
 
 
 def unknown_value_fields(data: Mapping[str, Any]) -> list[str]:
-    """The places in a record's data, but for Azure's own object, with -1 or an empty text where null belongs."""
+    """Return the places in a record's data, except for Azure's own object, with -1 or an empty text instead of null."""
     return list(_unknown({name: value for name, value in data.items() if name != "event"}, "data"))
 
 

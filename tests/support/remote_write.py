@@ -1,6 +1,6 @@
-"""Samples of any time for a real Prometheus: its remote write protocol, version 1.0, as its receiver takes it.
+"""Samples of any time for a real Prometheus, sent with its remote write protocol, version 1.0.
 
-A request is a Protocol Buffers message in a block of snappy. Both are written here by hand, the block without any
+A request is a Protocol Buffers message in a block of snappy. Both are encoded here by hand, the block without any
 compression: https://prometheus.io/docs/specs/prw/remote_write_spec/ and snappy's format_description.txt.
 """
 
@@ -24,7 +24,7 @@ _LITERAL_OF_FOUR_BYTES: Final = 63 << 2
 
 
 def write(http: httpx.Client, samples: Iterable[Sample]) -> None:
-    """Have them stored. Raises httpx.HTTPStatusError if Prometheus refuses one, such as one older than its series."""
+    """Store samples. Raises httpx.HTTPStatusError if Prometheus rejects one, such as one older than its series."""
     series = b"".join(_field(1, _series(*sample)) for sample in samples)
     if series:
         http.post("/api/v1/write", content=_snappy(series), headers=_HEADERS).raise_for_status()

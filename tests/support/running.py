@@ -1,4 +1,4 @@
-"""The real `python -m exporter run` as a process, for the tests that look at it from outside."""
+"""The real `python -m exporter run` as a process, for tests from outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
         listen: str = "127.0.0.1:0",
         where: Path | None = None,
     ) -> None:
-        """`where` is the working folder: elsewhere than in the checkout it is the installed package that runs."""
+        """Start it in the working folder `where`: outside the checkout, the installed package runs."""
         self.lines: list[str] = []
         self._flags = [
             f"--source.url={url}",
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def address(self) -> str:
-        """Where it listens, from its own log."""
+        """Its listen address, from its log."""
 
         def found() -> str:
             assert self.process.poll() is None, self.lines
@@ -97,7 +97,7 @@ class Run:
         return httpx.get(f"http://{self.address}{path}", timeout=30, trust_env=False, verify=NO_TLS)
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """One sample of a scrape."""
+        """Return one sample of a scrape."""
         lines = [line for line in self.get("/metrics").text.splitlines() if line.startswith(PREFIX + name)]
         for family in parse_text("\n".join([*lines, ""])):
             for sample in family.samples:
@@ -106,7 +106,7 @@ class Run:
         return None
 
     def wait_for(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Waits until it holds; fails with the log when it does not in time."""
+        """Wait until the condition holds; fail with the log if it does not in time."""
         try:
             until(holds, seconds=seconds)
         except BaseException:
@@ -117,7 +117,7 @@ class Run:
         return [line for line in list(self.lines) if f"event={name} " in f"{line} "]
 
     def stop(self, seconds: float = 30.0) -> int:
-        """Tell it to end, by SIGTERM or on Windows by Ctrl-C; the exit code, which must come in time."""
+        """Stop it, by SIGTERM or on Windows by Ctrl-C; return the exit code, which must come in time."""
         terminate(self.process)
         code = self.process.wait(seconds)
         if self._reader is not None:
@@ -125,7 +125,7 @@ class Run:
         return code
 
     def ended(self, seconds: float = 30.0) -> int:
-        """The exit code of a process that ends by itself."""
+        """Return the exit code of a process that ends by itself."""
         code = self.process.wait(seconds)
         if self._reader is not None:
             self._reader.join(30)

@@ -1,4 +1,4 @@
-"""Opens an outbox that must be written anew, and kills the process at each of its steps; then opens it again.
+"""Open an outbox that must be rewritten, and kill the process at each of its steps; then open it again.
 
 Run as a program, with a folder that has the outbox's files and an empty one. It forks a process for each step, counted
 by Python's audit events, until one is not killed, and prints for each what the next start found.
@@ -25,7 +25,7 @@ LAST: Final = 7000
 
 
 def killed_at(step: int, work: Callable[[], None]) -> bool:
-    """Whether a process that does the work reaches this step, and is killed just before it."""
+    """Return whether a process that does the work reaches this step, and is killed just before it."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -51,7 +51,7 @@ def damaged(path: Path) -> None:
 
 
 def removed(path: Path) -> None:
-    """Open a sound file, which is then removed, and commit."""
+    """Open a sound file, remove it, and commit."""
     outbox = opened(path)
     for suffix in ("", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def removed(path: Path) -> None:
 
 
 def found(path: Path) -> dict[str, Any]:
-    """What the next start finds."""
+    """Return what the next start finds."""
     outbox = opened(path)
     waiting = {name: drained(outbox, name) for name in BOTH}
     state = outbox.load() == STATE

@@ -1,4 +1,4 @@
-"""Windows as the command `service` sees it, without Windows: a service manager and access lists written down."""
+"""Windows as the command `service` sees it, without Windows: a service manager and access lists in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ USER = "S-1-5-21-1-2-3-500"
 
 @dataclass(slots=True)
 class FakeManager:
-    """A service manager for one service. `after_start` and `after_stop` are what that does then, look by look."""
+    """A service manager for one service. `after_start` and `after_stop` are its states then, query by query."""
 
     services: dict[str, ServiceDefinition] = field(default_factory=dict)
     statuses: dict[str, ServiceStatus] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class FakeManager:
 
 
 class FakeLists:
-    """Access lists by path; what is made belongs to the administrators, and what is there to `owners`, else to them."""
+    """Access lists by path; new paths belong to the administrators, and existing ones to `owners`, else to them."""
 
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
@@ -100,7 +100,7 @@ class FakeLists:
 
 
 class Clock:
-    """A clock that goes on when somebody sleeps."""
+    """A clock that advances in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -113,7 +113,7 @@ class Clock:
 
 
 class FakeWindows:
-    """A `ServiceEnvironment`, and what was done to it. `folder` is its ProgramData."""
+    """A `ServiceEnvironment` that records its calls. `folder` is its ProgramData."""
 
     def __init__(self, folder: Path, *, administrator: bool = True) -> None:
         self.manager, self.access, self.clock = FakeManager(), FakeLists(), Clock()
@@ -143,11 +143,11 @@ class FakeWindows:
         yield self.manager
 
     def session(self, **environ: str) -> ServiceEnvironment:
-        """The same world with these variables of the session."""
+        """Return the same environment with these variables of the session."""
         return replace(self.environment, environ=environ)
 
     def arguments(self, *words: str) -> argparse.Namespace:
-        """The arguments of `service` with `words`, in this world's folder."""
+        """Return the arguments of `service` with `words`, in this environment's folder."""
         parser = FlagParser(prog="azse service")
         add_arguments(parser)
         return parser.parse_args([words[0], f"--folder={self.data}", *words[1:]])

@@ -1,4 +1,4 @@
-"""The settings that the project ships, by way to install them, and what the real `check` prints for each."""
+"""The settings that the project ships, by way to install them, and the output of the real `check` for each."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CREDENTIALS: Final = "/run/credentials/azure-scheduled-events-exporter.service"
 PROGRAM_DATA: Final = r"C:\ProgramData\azure-scheduled-events-exporter"
 CONNECTION_STRING: Final = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 PLACES: Final = {"@NAMESPACE@": "example.servicebus.windows.net", "@EVENT_HUB@": "scheduled-events"}
-"""What a reader fills in."""
+"""Values that a reader fills in."""
 
 
 def one(path: Path) -> Any:
-    """The only document of a YAML file."""
+    """Return the only document of a YAML file."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _variables(text: str) -> dict[str, str]:
-    """The settings among the lines NAME=VALUE, as a systemd unit or an EnvironmentFile has them."""
+    """Return the settings in lines NAME=VALUE, as in a systemd unit or an EnvironmentFile."""
     found = re.findall(rf"^(?:Environment=)?({PREFIX}\w+)=(.*)$", text, re.MULTILINE)
     return {name: " ".join(shlex.split(value)) for name, value in found}
 
@@ -51,7 +51,7 @@ def _unit(folder: Path) -> dict[str, str]:
 
 
 def _drop_in(folder: Path) -> dict[str, str]:
-    """The same with the drop-in that hands over the connection string."""
+    """Return the same with the drop-in that passes the connection string."""
     (folder / "event-hubs").write_text(f"{CONNECTION_STRING};EntityPath=scheduled-events")
     text = (DEPLOY / "systemd" / "event-hubs.conf").read_text(encoding="utf-8")
     assert CREDENTIALS in text
@@ -59,7 +59,7 @@ def _drop_in(folder: Path) -> dict[str, str]:
 
 
 def _cloud_init(folder: Path) -> dict[str, str]:
-    """The unit's settings, the `environment` that beats them, and the file that it names."""
+    """Return the unit's settings, the `environment` that overrides them, and the file that it names."""
     content: dict[str, str] = {}
     for entry in one(DEPLOY / "azure" / "cloud-init.yaml")["write_files"]:
         for place, value in PLACES.items():
@@ -70,7 +70,7 @@ def _cloud_init(folder: Path) -> dict[str, str]:
 
 
 def _windows(folder: Path) -> dict[str, str]:
-    """With a folder of this system in the place of ProgramData."""
+    """Return the text with a folder of this system instead of ProgramData."""
     lines = config_template(PROGRAM_DATA, usual=True).splitlines()
     here = [line.replace("\\", "/") if PROGRAM_DATA in line else line for line in lines]
     text = "\n".join(here).replace(PROGRAM_DATA.replace("\\", "/"), folder.as_posix())
@@ -119,12 +119,13 @@ SHIPPED: Final[Mapping[str, Callable[[Path], dict[str, str]]]] = {
     "deb, rpm, drop-in for Event Hubs": _drop_in,
     "kustomize, component for Event Hubs": _event_hubs_component,
 }
-"""Makes the environment of an agent with these settings, and its files in a folder."""
+"""Creates the environment of an agent with these settings, and its files in a folder."""
 
 
 @functools.cache
 def checked(name: str, mode: str = "") -> dict[str, Any]:
-    """What `check --format json` prints for these settings, in another mode if one is given. They have to be valid."""
+    """Return the output of `check --format json` for these settings, in another mode if one is given. They must be
+    valid."""
     with tempfile.TemporaryDirectory() as folder:
         variables = SHIPPED[name](Path(folder))
         environ = {"PATH": os.environ.get("PATH", ""), "HOME": folder, **variables}
@@ -144,7 +145,7 @@ def checked(name: str, mode: str = "") -> dict[str, Any]:
 
 
 def hold_file(name: str) -> str:
-    """Where its hold file is, on the system that it is for."""
+    """Return the path of its hold file, on its system."""
     path: str = checked(name)["settings"]["approval"]["hold_file"]
     if not name.startswith("Windows"):
         return path
@@ -154,7 +155,7 @@ def hold_file(name: str) -> str:
 def shipped_settings_table() -> str:
     """Return the mode and the rules of each way to install the agent as a Markdown table; equal ones share a row.
 
-    Raises AssertionError if a rule's name stands for different rules: the page explains each name once.
+    Raises AssertionError if a rule's name means different rules: the page explains each name once.
     """
     rows: dict[str, list[str]] = {}
     rules: dict[str, str] = {}

@@ -22,9 +22,9 @@ START = 1_790_000_000.25
 
 
 class Unhurried:
-    """The wall clock, with every span between two readings cut to `most` seconds.
+    """A wall clock in which every span between two readings is at most `most` seconds.
 
-    A play on a machine that stalls then loses no part: it goes on from the last reading.
+    On a machine that stalls, a scenario loses no part: it continues from the last reading.
     """
 
     def __init__(self, most: float) -> None:
@@ -42,7 +42,7 @@ class Unhurried:
 
 
 class Reply:
-    """A whole answer as read."""
+    """A whole response."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
@@ -63,7 +63,7 @@ def ask(
     body: bytes | None = None,
     timeout: float = 5.0,
 ) -> Reply:
-    """One request on a connection of its own."""
+    """Send one request on a separate connection."""
     connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=timeout)
     try:
         connection.request(method, path, body=body, headers=dict(headers))
@@ -74,11 +74,11 @@ def ask(
 
 
 def approve(service: MetadataService, *event_ids: object) -> int:
-    """The status that a POST for these ids is answered with."""
+    """Return the status of the response to a POST for these ids."""
     body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
     return ask(service, method="POST", body=body).status
 
 
 def playing(name: str, clock: Clock, **options: Any) -> MetadataService:
-    """A service that plays a shipped scenario on this clock."""
+    """Return a service that plays a shipped scenario on this clock."""
     return MetadataService(scenario.load(name), clock=clock, **options)

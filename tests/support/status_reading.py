@@ -1,4 +1,4 @@
-"""Reads the answer of `/api/v1/status` as a strict consumer does, and holds it against its schema."""
+"""Reads the response of `/api/v1/status` as a strict consumer does, and checks it against its schema."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCHEMA: Final[Mapping[str, Any]] = json.loads(
 )
 VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
 LARGEST: Final = 3 << 20
-"""Bytes: no answer may be larger, whatever the document of at most 4 MiB is."""
+"""The maximum size of a response in bytes, for any document of at most 4 MiB."""
 
 
 def read_status(body: bytes) -> dict[str, Any]:
-    """The answer's object. It is strict JSON in UTF-8, of a bounded size, and as the schema says."""
+    """Return the response's object. It is strict JSON in UTF-8, of a bounded size, and valid against the schema."""
     assert len(body) < LARGEST
     assert body.endswith(b"}\n")
     value = json.loads(body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_refused)
@@ -38,7 +38,7 @@ def read_status(body: bytes) -> dict[str, Any]:
 def answered(
     status: Status, now: Instant, *, version: str = "1.2.3", gate: Gate | None = None, **given: Any
 ) -> dict[str, Any]:
-    """The answer for this status. The page of it is the same as that of the value which it was made of."""
+    """Return the response for this status. The page made from it is the same as the page made from the value."""
     made = status_value(status, now, version, gate=gate, **given)
     read = read_status(status_body(made))
     assert render_page(read) == render_page(made), "the page shows what is not in the answer"

@@ -1,4 +1,4 @@
-"""Statuses for tests of `/metrics` and the landing page, made by the real core from documents: no field is made up."""
+"""Statuses for tests of `/metrics` and the landing page, made by the real core from documents: no field is invented."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ document = factories.document
 
 
 class EventScenario:
-    """Documents one after the other, a second apart unless told; `state` and `transitions` are what the core made."""
+    """Reads documents in order, a second apart by default; `state` and `transitions` are the core's results."""
 
     def __init__(self, at: datetime = NOON) -> None:
         self.at = at
@@ -74,7 +74,7 @@ class EventScenario:
         return self.at + timedelta(seconds=self.seconds)
 
     def read(self, *events: Mapping[str, Any], after: float = 1.0) -> tuple[Transition, ...]:
-        """The next document, polled on the way there every second, so that the sight stays unbroken."""
+        """Read the next document after polls every second, so that there is no gap."""
         whole = int(after)
         for _ in range(whole - 1):
             self._poll(1.0)
@@ -82,7 +82,7 @@ class EventScenario:
         return self.read_body(document(self.number + 1, *events))
 
     def read_body(self, body: bytes) -> tuple[Transition, ...]:
-        """The next document, at once, as its body."""
+        """Read the next document, at once, from its body."""
         self.number += 1
         step = advance(self.state, parse_document(body), self.instant)
         self.state = step.state
@@ -92,16 +92,16 @@ class EventScenario:
         return step.transitions
 
     def wait(self, seconds: int) -> None:
-        """Poll the same document once a second for so long."""
+        """Poll the same document once a second for this long."""
         for _ in range(seconds):
             self._poll(1.0)
 
     def blink(self, seconds: float = 3 * 86400.0) -> None:
-        """Nobody looks for so long; the next document ends the gap."""
+        """Poll nothing for this long; the next document ends the gap."""
         self.seconds += seconds
 
     def restart(self, seconds: float = 3 * 86400.0) -> None:
-        """Another process after so long, with what was on disk."""
+        """Start another process after this long, with the stored state."""
         self.seconds += seconds
         self.state = load_state(dump_state(self.state))
 
@@ -112,11 +112,11 @@ class EventScenario:
 
     @property
     def instant(self) -> Instant:
-        """The same on both clocks."""
+        """Return the same on both clocks."""
         return Instant(self.now, 1000.0 + self.seconds)
 
     def approved(self, event_id: str, rule: str) -> None:
-        """Azure accepted our approval of an event just now."""
+        """Note that Azure accepted this VM's approval of an event just now."""
         tracked = self.state.tracked[folded(event_id)]
         approval = Approval(1, self.instant, self.now, rule)
         self.state = replace(
@@ -146,7 +146,7 @@ class EventScenario:
 
 
 def empty_scenario() -> EventScenario:
-    """Ten quiet minutes: nothing is planned, and the service has long warmed up."""
+    """Return ten minutes without events: nothing is scheduled, and the service has long warmed up."""
     scenario = EventScenario()
     scenario.read()
     scenario.wait(600)
@@ -154,7 +154,7 @@ def empty_scenario() -> EventScenario:
 
 
 def scheduled_scenario() -> EventScenario:
-    """Two events of ours, one of a neighbour, all still to come."""
+    """Return two scheduled events of this VM and one of a neighbour."""
     scenario = EventScenario()
     scenario.read()
     scenario.wait(5)
@@ -163,7 +163,7 @@ def scheduled_scenario() -> EventScenario:
 
 
 def started_scenario() -> EventScenario:
-    """A freeze that we approved has started; a reboot comes."""
+    """Return an approved freeze that has started, and a scheduled reboot."""
     scenario = scheduled_scenario()
     scenario.approved(FREEZE["EventId"], "short-freeze")
     scenario.read(started(FREEZE), REBOOT, after=4)
@@ -171,7 +171,7 @@ def started_scenario() -> EventScenario:
 
 
 def closed_scenario() -> EventScenario:
-    """A freeze came, was approved by us, started, and is over; a reboot was canceled."""
+    """Return a freeze that was approved by this VM, started, and ended, and a canceled reboot."""
     scenario = started_scenario()
     scenario.read(REBOOT, after=6)
     scenario.read(after=30)
@@ -180,7 +180,7 @@ def closed_scenario() -> EventScenario:
 
 
 def crowded_scenario(count: int = 60) -> EventScenario:
-    """Many events of this VM at once, the last ones to start soonest."""
+    """Return many events of this VM at once; the last ones start soonest."""
     scenario = EventScenario()
     scenario.read()
     events = []
@@ -193,7 +193,7 @@ def crowded_scenario(count: int = 60) -> EventScenario:
 
 
 def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
-    """Both destinations: one that keeps up, one that fails and has refused a record."""
+    """Return both destinations: one that keeps up, one that fails and has rejected a record."""
     return (
         DestinationStatus("event_hubs", True, 0, None, 0, now - timedelta(seconds=3), ""),
         DestinationStatus("otlp", True, 3, now - timedelta(minutes=4), 1, now - timedelta(minutes=9), "connect"),
@@ -201,7 +201,7 @@ def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
 
 
 def failing_status(scenario: EventScenario) -> Status:
-    """The source has not answered for a minute; what is known of events is a minute old."""
+    """Return a source without a response for a minute; the known events are a minute old."""
     last = scenario.now
     scenario.seconds += 60
     source = SourceStatus(False, scenario.now, Instant(last), "timeout", Instant(last + timedelta(seconds=1)))
@@ -209,5 +209,5 @@ def failing_status(scenario: EventScenario) -> Status:
 
 
 def with_source(status: Status, source: SourceStatus) -> Status:
-    """The same status with this one of the metadata service."""
+    """Return the same status with this one of the metadata service."""
     return replace(status, state=replace(status.state, process=replace(status.state.process, source=source)))

@@ -1,4 +1,4 @@
-"""Which system the tests run on, and how a process is told to end there: by a signal, or by Ctrl-C to its console."""
+"""The tests' operating system, and how a process is stopped there: by a signal, or by Ctrl-C to its console."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Final
 WINDOWS: Final = sys.platform == "win32"
 
 LINGER_NOT: Final = struct.pack("hh" if WINDOWS else "ii", 1, 0)
-"""For SO_LINGER: the coming close resets the connection. Windows' `struct linger` is of two shorts."""
+"""For SO_LINGER: the next close resets the connection. Windows' `struct linger` has two shorts."""
 
 DRIVE: Final = "C:" if WINDOWS else ""
-"""What stands before an absolute path of the tests, such as `{DRIVE}/run/hold`, so that it is one on either system."""
+"""The prefix of an absolute path of the tests, such as `{DRIVE}/run/hold`, so that it is one on either system."""
 
 KILLED: Final = 1 if WINDOWS else -9
 """The exit code of a process after `kill()`: what subprocess gives TerminateProcess, or SIGKILL."""
 
 CREATE_NO_WINDOW: Final = 0x08000000
 OWN_CONSOLE: Final = CREATE_NO_WINDOW if WINDOWS else 0
-"""`creationflags` of a process that `interrupt` and `terminate` shall reach: Ctrl-C goes to a whole console
-([GenerateConsoleCtrlEvent]), so the process gets one for itself. On Linux they must be 0."""
+"""`creationflags` of a process for `interrupt` and `terminate`: Ctrl-C goes to a whole console
+([GenerateConsoleCtrlEvent]), so the process gets a separate one. On Linux they must be 0."""
 
 _PRESS: Final = """
 import ctypes, sys
@@ -35,11 +35,11 @@ kernel.SetConsoleCtrlHandler(None, True)
 if not kernel.GenerateConsoleCtrlEvent(int(sys.argv[2]), 0):
     sys.exit(f"GenerateConsoleCtrlEvent: {ctypes.get_last_error()}")
 """
-"""A process that leaves its console for that of another one and presses a key there: only so is it pressed for that one
-alone ([AttachConsole], [SetConsoleCtrlHandler])."""
+"""A process that leaves its console for that of another process and sends the key there: only then does only that
+process get it ([AttachConsole], [SetConsoleCtrlHandler])."""
 
 AWAY_SECONDS: Final = 120.0
-"""For a command to end by itself, on a busy machine too."""
+"""Seconds for a command to end by itself, on a busy machine too."""
 
 CTRL_C: Final = 0
 CTRL_BREAK: Final = 1
@@ -47,7 +47,7 @@ CTRL_BREAK: Final = 1
 
 
 def under_wine() -> bool:
-    """Whether this Windows is Wine: its ntdll says so."""
+    """Return whether this Windows is Wine, from its ntdll."""
     if sys.platform == "win32":
         import ctypes
 
@@ -56,7 +56,7 @@ def under_wine() -> bool:
 
 
 def interrupt(process: subprocess.Popen[Any]) -> None:
-    """Ctrl-C: SIGINT, or on Windows the key itself; there the process was started with `OWN_CONSOLE`."""
+    """Interrupt: SIGINT, or on Windows Ctrl-C, for a process that was started with `OWN_CONSOLE`."""
     if WINDOWS:
         press(process, CTRL_C)
     else:
@@ -64,7 +64,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 
 
 def terminate(process: subprocess.Popen[Any]) -> None:
-    """What ends a process gently: SIGTERM, or on Windows, which has none, Ctrl-C."""
+    """Stop a process gently: SIGTERM, or on Windows, which has none, Ctrl-C."""
     if WINDOWS:
         press(process, CTRL_C)
     else:
@@ -72,7 +72,7 @@ def terminate(process: subprocess.Popen[Any]) -> None:
 
 
 def press(process: subprocess.Popen[Any], key: int) -> None:
-    """Press CTRL_C or CTRL_BREAK in the console of a process that was started with `OWN_CONSOLE`. Windows alone."""
+    """Send CTRL_C or CTRL_BREAK to the console of a process that was started with `OWN_CONSOLE`. Only on Windows."""
     pressed = subprocess.run(
         [sys.executable, "-c", _PRESS, str(process.pid), str(key)],
         stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ def press(process: subprocess.Popen[Any], key: int) -> None:
 
 
 def run_away(folder: str | Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a folder that has nothing to do with the checkout, its standard input at its end."""
+    """Run a command in a folder outside the checkout, with standard input at its end."""
     return subprocess.run(
         command,
         cwd=folder,

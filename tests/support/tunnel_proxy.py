@@ -1,4 +1,4 @@
-"""An HTTP proxy that opens tunnels (CONNECT), over plain TCP, and remembers what it was asked."""
+"""An HTTP proxy that opens tunnels (CONNECT), over plain TCP, and records its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class TunnelProxy:
-    """A context manager. `refusal` is a whole answer that every CONNECT gets instead of a tunnel."""
+    """A context manager. `refusal` is a whole response that every CONNECT gets instead of a tunnel."""
 
     def __init__(self, *, refusal: bytes = b"") -> None:
         self.requests: list[bytes] = []

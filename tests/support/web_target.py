@@ -27,11 +27,11 @@ METRICS = b"".join(b"# HELP m%d Text.\n# TYPE m%d gauge\nm%d %d\n" % (n, n, n, n
 ASK = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
 
 SLOWEST_SECONDS = 4.5
-"""A scrape that waited for a silent client would take at least the five seconds that one is given."""
+"""A scrape that waits for a silent client takes at least the five seconds that such a client gets."""
 
 
 class Pages:
-    """An application that counts how often each page is asked of it. `before` makes `/metrics` longer."""
+    """An application that counts the requests for each page. `before` makes `/metrics` longer."""
 
     def __init__(self, before: bytes = b"") -> None:
         self.asked: list[tuple[str, Accept]] = []
@@ -47,7 +47,7 @@ class Pages:
 
 
 def config(folder: Path, text: str) -> WebConfig:
-    """A web-config file of this text in the folder, as read."""
+    """Return a web-config file with this text in the folder, as parsed."""
     (folder / "web.yml").write_text(text)
     return WebConfig(folder / "web.yml")
 
@@ -66,7 +66,7 @@ def serving(
 
 
 class Target:
-    """A server in a process of its own, whose memory, threads and processor time can be measured."""
+    """A server in a separate process, for measurements of memory, threads, and processor time."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -80,17 +80,17 @@ class Target:
         self.address = ("127.0.0.1", int(self._process.stdout.readline()))
 
     def status(self, name: str) -> int:
-        """A number of /proc/PID/status: VmRSS in KiB, Threads."""
+        """Return a number of /proc/PID/status: VmRSS in KiB, Threads."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith(name)).split()[1])
 
     def processor_seconds(self) -> float:
-        """User and system time so far."""
+        """Return user and system time so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
 
     def stop(self) -> str:
-        """End it; what it wrote to standard error."""
+        """End it; return its standard error."""
         self._process.terminate()
         _, errors = self._process.communicate(timeout=60)
         return errors
@@ -98,7 +98,7 @@ class Target:
 
 @contextmanager
 def target(*arguments: str) -> Iterator[Target]:
-    """A running `Target`, stopped afterwards."""
+    """Yield a running `Target`, stopped afterwards."""
     running = Target(*arguments)
     try:
         yield running
@@ -119,7 +119,7 @@ def connect(address: tuple[str, int], first: bytes = b"", *, receive_buffer: int
 
 
 def send(sock: socket.socket, data: bytes) -> None:
-    """Send what the kernel takes; the rest, and a server that has closed, are the test's to notice."""
+    """Send what the kernel accepts; the test checks the rest, and whether the server has closed."""
     try:
         sock.send(data)
     except OSError:
@@ -127,10 +127,9 @@ def send(sock: socket.socket, data: bytes) -> None:
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """True once the server has closed, seen without reading what it sent.
+    """Return True once the server has closed, without reading what it sent.
 
-    Windows has no `poll`; a look at the next byte does not see what is behind it, but it sees a reset, and an end
-    behind nothing.
+    Windows has no `poll`; a peek at the next byte does not see past it, but it sees a reset, and an end without data.
     """
     if not hasattr(select, "poll"):
         try:
@@ -145,7 +144,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 
 def read_all(sock: socket.socket, seconds: float = 5.0) -> bytes:
-    """Everything until the server closes."""
+    """Return everything until the server closes."""
     sock.settimeout(seconds)
     received = b""
     try:
@@ -157,7 +156,7 @@ def read_all(sock: socket.socket, seconds: float = 5.0) -> bytes:
 
 
 def scrape_seconds(address: tuple[str, int], context: ssl.SSLContext | None = None, headers: bytes = b"") -> float:
-    """How long a good scraper takes from connecting to the last byte; fails unless it gets its 200."""
+    """Return the time of a legitimate scraper from connecting to the last byte; fail unless it gets its 200."""
     begun = time.monotonic()
     with socket.create_connection(address, 5) as plain:
         if context is None:

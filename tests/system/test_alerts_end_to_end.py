@@ -22,7 +22,7 @@ from tests.support.peers import Webhook, alertmanager, prometheus, scrape, until
 
 LISTENING: Final = re.compile(r"event=agent\.listening .*?address=(127\.0\.0\.1:\d+)")
 NAMES: Final = {"AzureScheduledEventsMaintenanceScheduled", "AzureScheduledEventsMaintenanceImminent"}
-CALM: Final[dict[str, Any]] = {"DocumentIncarnation": 3, "Events": []}
+QUIET: Final[dict[str, Any]] = {"DocumentIncarnation": 3, "Events": []}
 
 
 def _reboot_soon() -> dict[str, Any]:
@@ -78,6 +78,6 @@ def test_a_reboot_notifies_the_pager_and_is_resolved(tmp_path: Path) -> None:
         imminent = _recorded(hook, "firing")["AzureScheduledEventsMaintenanceImminent"]
         assert imminent["annotations"]["summary"] == "Maintenance of vm-1 is imminent: Reboot"
         assert "may start in 4m" in imminent["annotations"]["description"]
-        service.set_document(CALM)
+        service.set_document(QUIET)
         until(lambda: set(_recorded(hook, "resolved")) >= NAMES, seconds=60)
         assert set(_recorded(hook, "firing")) == NAMES

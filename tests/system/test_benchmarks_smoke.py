@@ -115,7 +115,7 @@ def test_a_process_is_measured() -> None:
     assert 0.05 <= after.running - before.running <= 5
 
 
-@pytest.mark.linux("only glibc says what malloc holds")
+@pytest.mark.linux("only glibc reports the memory of malloc")
 def test_memory_is_profiled_and_a_deliberate_leak_is_detected(tmp_path: Path) -> None:
     """The agent logs its memory in use, which includes the leaked bytes."""
     lines: list[dict[str, Any]] = []

@@ -226,7 +226,7 @@ def test_a_slow_disk_delays_only_approvals(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("delays the agent's calls by strace")
-def test_no_approval_on_a_document_that_expires_during_the_write(tmp_path: Path) -> None:
+def test_a_document_that_expires_during_the_write_is_not_approved(tmp_path: Path) -> None:
     """While recording an attempt takes longer than a document stays fresh, it approves nothing, polls, and serves; with
     a fast disk again it approves, once."""
     with watched(tmp_path) as (run, service):

@@ -137,7 +137,7 @@ def test_ready_and_healthy_follow_the_agents_state(tmp_path: Path) -> None:
             assert run.stop() == 0
 
 
-HANGING = ("nobody", "silent", "slow-first")
+HANGING = ("refused", "silent", "slow-first")
 
 
 @pytest.mark.parametrize("environment", HANGING)
@@ -152,7 +152,7 @@ def test_run_ends_in_time_and_loses_nothing(tmp_path: Path, environment: str) ->
         Receiver(Hang(), Hang()) as hanging,
     ):
         service.set_document(document(5, mine()))
-        target = refused_port if environment == "nobody" else silent
+        target = refused_port if environment == "refused" else silent
         down = broker.connection_string(HUB).replace(str(broker.port), str(target))
         if environment == "slow-first":
             service.fault("all/hang:60")

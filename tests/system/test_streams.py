@@ -72,7 +72,7 @@ def command(*words: str) -> tuple[str, str]:
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> str:
-    path = tmp_path / "story.json"
+    path = tmp_path / "scenario.json"
     path.write_text(json.dumps(SCENARIO), encoding="utf-8")
     return str(path)
 
@@ -101,7 +101,7 @@ def a_record() -> Record:
     return factories.a_record(subject=EVENT_ID, vm=NAME, time=AT, event=SCENARIO_EVENT, message=DESCRIPTION)
 
 
-def test_demo(scenario: str) -> None:
+def test_demo_prints_names_in_utf8(scenario: str) -> None:
     """The timeline names the VM and its event."""
     out, err = command("demo", "--scenario", scenario, "--speed", "4", "--listen", "127.0.0.1:0")
     assert NAME in out
@@ -109,14 +109,14 @@ def test_demo(scenario: str) -> None:
     assert err == ""
 
 
-def test_simulate(scenario: str) -> None:
+def test_simulate_prints_names_in_utf8(scenario: str) -> None:
     """Each line names the VM."""
     out, err = command("simulate", "--scenario", scenario, "--listen", "127.0.0.1:0", "--speed", "10", "--end")
     assert f"Reboot Scheduled for {NAME} by User" in rejoined(out)
     assert err == ""
 
 
-def test_replay(scenario: str) -> None:
+def test_replay_prints_names_in_utf8(scenario: str) -> None:
     """As text and as JSON."""
     out, _ = command("replay", scenario)
     assert f"As {NAME}: " in out
@@ -125,7 +125,7 @@ def test_replay(scenario: str) -> None:
     assert DESCRIPTION in {event.get("Description") for event in events}
 
 
-def test_check(config: str) -> None:
+def test_check_prints_names_in_utf8(config: str) -> None:
     """The summary names the VM, and an error names the value."""
     out, _ = command("check", "--config.file", config)
     assert NAME in out
@@ -141,7 +141,7 @@ def test_check(config: str) -> None:
     assert f'found "{NAME}"' in done.stderr.decode("utf-8")
 
 
-def test_tail(outbox: str) -> None:
+def test_tail_prints_names_in_utf8(outbox: str) -> None:
     """As text and as JSON."""
     out, err = command("tail", "--outbox", outbox)
     assert NAME in out
@@ -151,7 +151,7 @@ def test_tail(outbox: str) -> None:
     assert json.loads(out)["data"]["message"] == DESCRIPTION
 
 
-def test_run(scenario: str, tmp_path: Path) -> None:
+def test_run_logs_names_in_utf8(scenario: str, tmp_path: Path) -> None:
     """The log on standard error names the VM."""
     path = tmp_path / "log"
     with (

@@ -1,10 +1,10 @@
 """The installed deb under a real systemd, in a virtual machine: `python -m tests.systemd [--deb FILE]`.
 
-Boots a Debian that has systemd and no Python, installs the package there with apt-get, and holds what the unit and the
-agent in it do against what is promised: under their own sandbox, system call filter and watchdog, over an upgrade and a
-second boot. One line for each verdict, which begins with ok or BAD. Exit code 0: all are ok; 1: not so; 2: something is
-missing. As root, on Debian; installs QEMU and debootstrap with apt-get where there are none. About 10 minutes with KVM
-and 25 without; 4 more for the first time, when the disk is made.
+Boots a Debian with systemd and without Python, installs the package there with apt-get, and checks the unit and the
+agent against their documentation: in the shipped sandbox, system call filter, and watchdog, over an upgrade and a
+second boot. Each verdict is one line, which begins with ok or BAD. Exit code 0: all are ok; 1: at least one is BAD; 2:
+a requirement is missing. Needs root on Debian; installs QEMU and debootstrap with apt-get if they are missing. Takes
+about 10 minutes with KVM and 25 without, and 4 more the first time, to make the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DROP_INS: Final = ("event-hubs.conf", "network.conf")
 
 
 def built() -> Path:
-    """The package of this checkout, in dist/; one that is there may be of sources before these. Raises Missing."""
+    """Build the package of this checkout in dist/; an existing one may be of older sources. Raises Missing."""
     print("== make -C deploy deb", file=sys.stderr, flush=True)
     if subprocess.run(["make", "-C", "deploy", "deb"], cwd=ROOT, check=False).returncode:
         raise Missing("make -C deploy deb failed")
@@ -39,7 +39,7 @@ def built() -> Path:
 
 
 def as_next_version(deb: Path, folder: Path) -> Path:
-    """The same package with a later version, to upgrade to."""
+    """Build the same package with a later version, for the upgrade."""
     content, target = folder / "content", folder / "new.deb"
     for command in (["dpkg-deb", "-R", str(deb), str(content)], ["dpkg-deb", "-f", str(deb), "Version"]):
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -51,7 +51,8 @@ def as_next_version(deb: Path, folder: Path) -> Path:
 
 
 def run(deb: Path, folder: Path, accelerator: str, only: Sequence[str]) -> bool:
-    """Every proof, in two boots of one disk; whether all verdicts were good. `only` are names, empty for all."""
+    """Run every proof, in two boots of one disk; return whether all verdicts were ok. `only` are names; empty means
+    all."""
     began = time.monotonic()
     booted = disk.copy_of(disk.base(), folder)
     (old := folder / "old.deb").write_bytes(deb.read_bytes())
@@ -73,7 +74,7 @@ def run(deb: Path, folder: Path, accelerator: str, only: Sequence[str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--deb", type=Path, help="The package. Default: what `make -C deploy deb` makes.")
-    parser.add_argument("--only", metavar="PROOF", action="append", help="After the installation this proof alone.")
+    parser.add_argument("--only", metavar="PROOF", action="append", help="Run only this proof after the installation.")
     parser.add_argument("--kvm", action="store_true", help="Use KVM. Default: emulate, which works everywhere.")
     args = parser.parse_args()
     accelerator = "kvm" if args.kvm else "tcg,thread=multi"

@@ -1,4 +1,4 @@
-"""The guest's disk: Debian bookworm with systemd and a kernel, and nothing of Python, made once and kept."""
+"""The guest's disk: Debian bookworm with systemd and a kernel, and without Python, made once and kept."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PACKAGES: Final = (
     "linux-image-cloud-amd64",
 )
 SIZE: Final = "3G"
-"""Of the file system; the file has holes and takes what is in it, about 600 MB."""
+"""Size of the file system; the file has holes and occupies its content, about 600 MB."""
 TOOLS: Final = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
-"""Programs, and the packages of Debian that have them."""
+"""Programs, and the Debian packages that contain them."""
 
 CONTROL: Final = r"""#!/bin/bash
-# Runs what comes on the second serial line, each command in base64 on a line of its own; answers its exit code, and in
-# base64 what it printed.
+# Runs the commands of the second serial line, one in base64 on each line; returns the exit code, and the output in
+# base64.
 exec 3<>/dev/ttyS1
 stty -F /dev/ttyS1 raw -echo
 echo "ready" >&3
@@ -55,12 +55,12 @@ Type=ether
 Address=10.0.2.15/24
 Gateway=10.0.2.2
 """
-"""As QEMU's user network has it: 10.0.2.2 is the loopback address of the machine that QEMU runs on."""
+"""The network of QEMU's user mode: 10.0.2.2 is the loopback address of the machine that QEMU runs on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What a guest boots from: the files of its disk, kernel and first file system."""
+    """The boot files of a guest: its disk, kernel, and first file system."""
 
     image: Path
     kernel: Path
@@ -68,7 +68,7 @@ class Disk:
 
 
 def base() -> Disk:
-    """The disk as it is before anything of ours is on it: made by debootstrap (2 minutes), then kept."""
+    """Return the disk before the installation: made by debootstrap (2 minutes), then kept."""
     folder = CACHE / f"systemd-{_fingerprint()}"
     disk = Disk(folder / "disk", folder / "vmlinuz", folder / "initrd")
     if disk.image.is_file():
@@ -89,13 +89,13 @@ def base() -> Disk:
 
 
 def copy_of(disk: Disk, folder: Path) -> Disk:
-    """A copy of the disk to write on."""
+    """Return a copy of the disk to write on."""
     must("cp", "--sparse=always", str(disk.image), str(folder / "disk"))
     return Disk(folder / "disk", disk.kernel, disk.initrd)
 
 
 def of_files(files: Sequence[Path], image: Path) -> None:
-    """A second disk with these files in its top folder."""
+    """Make a second disk with these files in its top folder."""
     with tempfile.TemporaryDirectory() as name:
         for file in files:
             shutil.copy(file, name)
@@ -104,7 +104,7 @@ def of_files(files: Sequence[Path], image: Path) -> None:
 
 
 def _furnish(root: Path) -> None:
-    """What makes it a machine: commands by a serial line, a network, and a journal that outlives a boot."""
+    """Make it a machine: commands on a serial line, a network, and a journal that survives a boot."""
     (control := root / "usr/local/lib/control").write_text(CONTROL)
     control.chmod(0o755)
     (root / "etc/systemd/system/control.service").write_text(CONTROL_UNIT)
@@ -120,5 +120,5 @@ def _furnish(root: Path) -> None:
 
 
 def _fingerprint() -> str:
-    """Of what the disk is made of: another one is made when it changes."""
+    """Return a hash of the disk's inputs: another one is made when they change."""
     return hashlib.sha256(repr((PACKAGES, CONTROL, CONTROL_UNIT, NETWORK, SIZE)).encode()).hexdigest()[:8]

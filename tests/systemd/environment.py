@@ -1,4 +1,4 @@
-"""What every proof needs: the guest with the agent in it, and out here what the agent talks to."""
+"""The environment of every proof: the guest with the agent in it, and the agent's peers outside."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tests.systemd.guest import Guest
 NAME: Final = "azure-scheduled-events-exporter"
 ETC: Final = f"/etc/{NAME}"
 STATE: Final = f"/var/lib/private/{NAME}"
-"""Where systemd keeps the state folder of a unit with DynamicUser=."""
+"""The directory in which systemd keeps the state of a unit with DynamicUser=."""
 DROP_INS: Final = f"/etc/systemd/system/{NAME}.service.d"
 HOST: Final = "10.0.2.2"
-"""This machine, as the guest sees it: what listens on loopback here."""
+"""This machine's address for the guest: it reaches services on loopback here."""
 PATIENCE: Final = 240.0
 """Seconds: an emulated machine on a busy one is slow."""
 VM: Final = "web_0"
 ENFORCE: Final = "SCHEDULED_EVENTS_APPROVAL_MODE=enforce\n"
-"""A line of the environment file: only so a POST is ever sent."""
+"""A line of the environment file: without it no POST is ever sent."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def until(holds: Callable[[], object], seconds: float = PATIENCE) -> float:
-    """Wait until it holds; the seconds that it took, infinity when it did not come."""
+    """Wait until the condition holds; return the seconds that it took, infinity if it never held."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         if holds():
@@ -51,9 +51,9 @@ def until(holds: Callable[[], object], seconds: float = PATIENCE) -> float:
 
 
 class GuestEnvironment:
-    """The simulated Azure, Event Hubs and collector of all proofs; `guest` is the machine as it is booted now.
+    """The simulated Azure, Event Hubs, and collector of all proofs; `guest` is the currently booted machine.
 
-    A context manager. `say` prints a verdict; `good` is whether all were so far.
+    A context manager. `say` prints a verdict; `good` is whether all were ok so far.
     """
 
     def __init__(self, port: int) -> None:
@@ -69,7 +69,7 @@ class GuestEnvironment:
         self.collector = self._stack.enter_context(Collector())
         self._port_of_azure = free_port()
         self.azure = self._play()
-        self.calm()
+        self.end_events()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -81,15 +81,15 @@ class GuestEnvironment:
         self.good = self.good and good
         print(f"{'ok ' if good else 'BAD'} {sentence}", flush=True)
 
-    # -- out here
+    # -- outside the guest
 
     def play(self) -> None:
-        """Begin the demo's story in the simulated metadata service, at the same address, slowly for a slow guest."""
+        """Begin the demo's scenario in the simulated metadata service, at the same address, slowly for a slow guest."""
         self.azure.close()
         self.azure = self._play()
 
-    def calm(self) -> None:
-        """Nothing is announced from now on."""
+    def end_events(self) -> None:
+        """End all events."""
         self._events += 1
         self.azure.set_document({"DocumentIncarnation": 1000 + self._events, "Events": []})
 
@@ -100,28 +100,28 @@ class GuestEnvironment:
 
     @property
     def source(self) -> str:
-        """The URL of the metadata service, as the guest reaches it."""
+        """The URL of the metadata service for the guest."""
         return self.azure.url.replace("127.0.0.1", HOST)
 
     @property
     def connection_string(self) -> str:
-        """Of the simulated Event Hubs, as the guest reaches it."""
+        """The connection string of the simulated Event Hubs for the guest."""
         return re.sub(r"(?<=//)[^:/;]+", HOST, self.broker.connection_string(), count=1)
 
     @property
     def otlp(self) -> str:
-        """The endpoint of the collector, as the guest reaches it."""
+        """The endpoint of the collector for the guest."""
         return self.collector.endpoint.replace("127.0.0.1", HOST)
 
     def announce(self) -> None:
-        """A reboot that a user asked for, with an id of its own: what the rules approve at once."""
+        """Schedule a reboot by a user, with a separate id, which the rules approve at once."""
         self._announce(
             [self._event("Virtual machine is going to be restarted as requested by authorized user.", "User")]
         )
 
     def announce_platform(self, *ids: str, count: int = 1, notice: float = 900) -> list[str]:
-        """Reboots by the platform and nothing else, `notice` seconds ahead: what the package's rules approve once it is
-        prepared. With these ids, or `count` new ones. Returns the ids."""
+        """Schedule only reboots by the platform, `notice` seconds ahead, which the package's rules approve once they
+        are prepared. With these ids, or `count` new ones. Return the ids."""
         text = "Virtual machine is going to be restarted because of host maintenance."
         events = [self._event(text, "Platform", notice) for _ in ids or range(count)]
         for event, known in zip(events, ids, strict=False):
@@ -141,15 +141,15 @@ class GuestEnvironment:
 
     @property
     def approved(self) -> int:
-        """POSTs that were answered 200 since the story began."""
+        """The number of POSTs that were answered 200 since the scenario began."""
         return sum(post.status == 200 for post in self.azure.posts)
 
     def posted(self, event: str) -> int:
-        """POSTs for this event that were answered 200."""
+        """Return the number of POSTs for this event that were answered 200."""
         return sum(post.status == 200 and event in post.event_ids for post in self.azure.posts)
 
     def get(self, path: str) -> str:
-        """What the agent answers to a request from outside of the guest; "" when it does not."""
+        """Return the agent's response to a request from outside the guest; "" if there is none."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return str(answer.read().decode())
@@ -157,29 +157,29 @@ class GuestEnvironment:
             return ""
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's samples; `name` may be followed by a label, such as `x{reason="held"`."""
+        """Return the sum of a metric's samples; `name` may be followed by a label, such as `x{reason="held"`."""
         found = re.findall(rf"^azure_scheduled_events_{re.escape(name)}\S* (\S+)$", self.get("/metrics"), re.MULTILINE)
         return sum(map(float, found))
 
     # -- in the guest
 
     def shown(self, name: str) -> str:
-        """A property of the unit."""
+        """Return a property of the unit."""
         return self.guest.run(f"systemctl show {NAME} --value --property {name}").text
 
     @property
     def active(self) -> bool:
-        """Whether the unit is."""
+        """Whether the unit is active."""
         return self.shown("ActiveState") == "active"
 
     @property
     def ready(self) -> bool:
-        """Whether the agent says so, to who asks from outside."""
+        """Whether the agent reports ready to a request from outside."""
         return self.get("/-/ready").strip() == "Ready"
 
     def start(self, environ: str = "", drop_in: str = "", wait: bool = True) -> bool:
-        """Start the unit with these lines of the environment file and of a drop-in; whether it is ready, once it is or
-        has failed for good, or now when it is not to `wait`."""
+        """Start the unit with these lines of the environment file and of a drop-in; return whether it is ready, once it
+        is or has failed permanently, or at once without `wait`."""
         self.guest.run(f"systemctl stop {NAME}; systemctl reset-failed {NAME}; rm -rf {DROP_INS}")
         if drop_in:
             self.guest.write(f"{DROP_INS}/proof.conf", drop_in)
@@ -192,15 +192,15 @@ class GuestEnvironment:
         return self.ready
 
     def now(self) -> float:
-        """The guest's time of day, in seconds."""
+        """Return the guest's time of day, in seconds."""
         return float(self.guest.run("date +%s.%N").text)
 
     def log(self, flags: str = "") -> str:
-        """What the unit said since it was last started here."""
+        """Return the unit's journal since its last start here."""
         journal = f"journalctl --no-pager --output cat --unit {NAME} --since @{self._began:.6f} {flags}"
         return self.guest.run(journal).text
 
     def records(self, kind: str) -> list[dict[str, Any]]:
-        """The records of that kind in the outbox, the oldest first."""
+        """Return the records of that kind in the outbox, the oldest first."""
         done = self.guest.run(f"{NAME} tail --outbox {STATE}/outbox.db --format json --kind {kind}")
         return [json.loads(line) for line in done.text.splitlines() if line.startswith("{")]

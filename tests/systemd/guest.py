@@ -1,4 +1,4 @@
-"""One boot of the virtual machine: commands in it by its second serial line, and QEMU's own control (QMP)."""
+"""One boot of the virtual machine: commands on its second serial line, and QEMU's own control (QMP)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ SHUTDOWN_SECONDS: Final = 180.0
 
 
 class GuestError(Exception):
-    """The guest did not do what it was told; the text has the last words of its console."""
+    """The guest did not execute a command; the text has the end of its console output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command in the guest came to."""
+    """The result of a command in the guest."""
 
     code: int
     text: str
-    """What it printed on both streams, without white space at both ends."""
+    """Its output on both streams, without white space at both ends."""
 
     def __bool__(self) -> bool:
         return self.code == 0
 
 
 class Guest:
-    """A booted machine. A context manager that ends it; `port` is where the agent's port 10169 is reached out here."""
+    """A booted machine. A context manager that ends it; `port` reaches the agent's port 10169 from outside."""
 
     def __init__(self, disk: Disk, files: Path, folder: Path, port: int, accelerator: str) -> None:
         self.port = port
@@ -81,7 +81,7 @@ class Guest:
         self._process.wait()
 
     def run(self, command: str, *words: str, seconds: float = COMMAND_SECONDS) -> Done:
-        """Run a command of bash in the guest, with further words quoted; raises GuestError when it does not end."""
+        """Run a bash command in the guest, with further words quoted. Raises GuestError if it does not end."""
         whole = " ".join((command, *map(shlex.quote, words)))
         self._connection.settimeout(seconds)
         self._connection.sendall(base64.b64encode(whole.encode()) + b"\n")
@@ -89,19 +89,19 @@ class Guest:
         return Done(int(code), base64.b64decode(printed).decode(errors="replace").strip())
 
     def write(self, path: str, content: str, mode: str = "0644") -> None:
-        """Make a file in the guest, with its folder."""
+        """Create a file in the guest, with its directory."""
         coded = base64.b64encode(content.encode()).decode()
         self.run(f"mkdir -p $(dirname {path}) && (umask 077; base64 -d <<<'{coded}' >{path}) && chmod {mode} {path}")
 
     def freeze(self, seconds: float) -> None:
-        """Stop the whole machine, its clocks too, as a host does; then set its time of day as a time service does."""
+        """Pause the whole machine, its clocks too, as a host does; then set its time of day as a time service does."""
         self._control.execute("stop")
         time.sleep(seconds)
         self._control.execute("cont")
         self.run(f"date --set=@{time.time():.3f}")
 
     def shut_down(self) -> float:
-        """An orderly shutdown; the seconds that it took."""
+        """Shut down in order; return the seconds that it took."""
         began = time.monotonic()
         self.run("systemctl --no-block poweroff")
         try:

@@ -1,7 +1,8 @@
-"""The handshake of docs/handshake.md under a real systemd: event file, path unit, service, ready file, approval, end.
+"""The handshake of docs/handshake.md under a real systemd: event file, path unit, service, ready file, approval, and
+end.
 
 The page's own commands install the shipped examples; `prepare` and `resume` are the shipped ones unless a step replaces
-them. The journal, and the file that `prepare` creates, show what the operator's commands do.
+them. The journal, and the file that `prepare` creates, show the effect of the operator's commands.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from tests.systemd.environment import ENFORCE, NAME, PATIENCE, GuestEnvironment,
 UNIT: Final = "azure-scheduled-events-handshake"
 RUN: Final = f"/run/{NAME}"
 OUT: Final = f"/run/{UNIT}/out-of-service"
-"""What the shipped `prepare` makes and `resume` removes."""
+"""The file that the shipped `prepare` creates and `resume` removes."""
 USER: Final = "azse-handshake"
 PAGE: Final = ROOT / "docs" / "handshake.md"
 DROP_IN: Final = f"/etc/systemd/system/{UNIT}.service.d/proof.conf"
 BROKEN: Final = "/etc/azure-scheduled-events-handshake/broken"
 FAILING: Final = f'#!/bin/sh\nset -e\n[ ! -e {BROKEN} ]\nexec /etc/azure-scheduled-events-handshake/prepare "$1"\n'
-"""A `prepare` that fails for as long as there is a file."""
+"""A `prepare` that fails as long as a file exists."""
 SHOP: Final = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 AS_ROOT: Final = f"/etc/systemd/system/{UNIT}.service.d/as-root.conf"
 SHORT: Final = 2
@@ -31,12 +32,13 @@ LONG: Final = 600
 
 
 def shakes_hands(environment: GuestEnvironment) -> None:
-    """The whole way by the shipped examples: nothing is approved before it is prepared; after it all is as before."""
+    """With the shipped examples, no event is approved before it is prepared; afterwards everything is as before."""
     guest = environment.guest
     done = guest.run(_block("Install under systemd"))
     user = guest.run(f"id {USER}; stat -c '%U %a' {RUN}/ready").text
     environment.say(
-        bool(done) and f"{USER} 755" in user, f"installed as on the page: {user.splitlines()[-1]} {done.text}"
+        bool(done) and f"{USER} 755" in user,
+        f"installed with the commands of the page: {user.splitlines()[-1]} {done.text}",
     )
     _with(environment, drain=SHORT)
     started = environment.start(ENFORCE)
@@ -52,7 +54,7 @@ def shakes_hands(environment: GuestEnvironment) -> None:
     recorded = guest.run(f"test -e {RUN}/events/{event}.json && test ! -e {RUN}/ready/{event}")
     environment.say(
         took < PATIENCE and bool(recorded) and environment.approved == sent,
-        f"announced, the VM is out of service, and nothing is approved yet: {environment.approved - sent} approvals",
+        f"announced: the VM is out of service, and no event is approved yet: {environment.approved - sent} approvals",
     )
     took = until(lambda: environment.approved > sent)
     owner = guest.run(f"stat -c '%U %a' {RUN}/ready/{event}").text
@@ -80,8 +82,8 @@ def is_tried(environment: GuestEnvironment) -> None:
     )
     steps = ("Freeze is scheduled", "out of service", "ready, ", "has ended", "back in service")
     found = [said.find(step) for step in steps]
-    good = -1 not in found and found == sorted(found) and "Azure accepted this VM's approval" in recorded
-    environment.say(good, f"tried as on the page, only on this machine: {', '.join(steps)}")
+    good = -1 not in found and found == sorted(found) and "approval.accepted" in recorded
+    environment.say(good, f"tested with the commands of the page, on this machine: {', '.join(steps)}")
     print(_indented(f"{said}\n{recorded}"), flush=True)
     guest.run(f"pkill -x {NAME[:15]}; rm -f /run/try.db*; rm -f {RUN}/events/status.json")
 
@@ -104,7 +106,7 @@ def prepares_once(environment: GuestEnvironment) -> None:
     time.sleep(3)
     still = guest.run(f"test -e {OUT} && test -e {RUN}/ready/{second} && test ! -e {RUN}/events/{first}.json")
     environment.say(
-        changed < PATIENCE and bool(still), "one changed and then over: its ready file is gone, the VM stays out"
+        changed < PATIENCE and bool(still), "one changed and then ended: its ready file is removed, the VM stays out"
     )
     _over(environment, second)
     said = _said(environment, since)
@@ -113,7 +115,8 @@ def prepares_once(environment: GuestEnvironment) -> None:
 
 
 def prepares_or_holds(environment: GuestEnvironment) -> None:
-    """A drain that fails is never approved, said in the journal and tried again; one that hangs ends with its event."""
+    """A failing drain is never approved, is logged in the journal, and is repeated; a hanging one ends with its
+    event."""
     guest = environment.guest
     guest.write("/etc/azure-scheduled-events-handshake/failing", FAILING, "0755")
     guest.run(f"touch {BROKEN}")
@@ -141,14 +144,14 @@ def prepares_or_holds(environment: GuestEnvironment) -> None:
     sent, since = environment.approved, guest.run("date +%s.%N").text
     (event,) = environment.announce_platform()
     until(lambda: guest.run(f"test -e {OUT}"))
-    _over(environment, event, f"over while its drain would take {LONG} s")
+    _over(environment, event, f"ended while its drain would take {LONG} s")
     environment.say(
-        "stopped prepare" in _said(environment, since) and environment.approved == sent, "and nothing was approved"
+        "stopped prepare" in _said(environment, since) and environment.approved == sent, "and no event was approved"
     )
 
 
 def outlives_restarts(environment: GuestEnvironment) -> None:
-    """Agent and service are restarted in the middle: the event file stays, nothing is done twice, it is approved."""
+    """Agent and service restart in the middle: the event file stays, no step is repeated, and the event is approved."""
     guest = environment.guest
     _with(environment, drain=15)
     environment.start(ENFORCE)
@@ -175,12 +178,12 @@ def outlives_restarts(environment: GuestEnvironment) -> None:
         guest.run(f"systemctl is-active {UNIT}.path").text,
     )
     good = times == 1 and paths == "active" and bool(guest.run(f"test -e {OUT} && test -e {RUN}/ready/{event}"))
-    environment.say(good, f"the service restarted, then killed, it goes on where it was: prepared {times} time")
+    environment.say(good, f"the service restarted, then killed, it continues: prepared {times} time")
     _over(environment, event)
 
 
 def stops_a_unit(environment: GuestEnvironment) -> None:
-    """With the drop-in for it, `prepare` and `resume` stop and start a unit of systemd's."""
+    """With the matching drop-in, `prepare` and `resume` stop and start a systemd unit."""
     guest = environment.guest
     guest.write("/etc/systemd/system/shop.service", SHOP)
     folder = "/etc/azure-scheduled-events-handshake"
@@ -202,7 +205,7 @@ def stops_a_unit(environment: GuestEnvironment) -> None:
 
 
 def shakes_hands_after_a_boot(environment: GuestEnvironment) -> None:
-    """Enabled, it is there after a boot, and the folder of ready files is its user's before the agent starts."""
+    """If enabled, it runs after a boot, and its user owns the directory of ready files before the agent starts."""
     guest = environment.guest
     _with(environment, drain=SHORT)
     owner = guest.run(f"stat -c %U {RUN}/ready").text
@@ -220,15 +223,15 @@ def shakes_hands_after_a_boot(environment: GuestEnvironment) -> None:
 
 
 def _with(environment: GuestEnvironment, drain: int, more: str = "") -> None:
-    """The service with so many seconds to wait for work to end, and further lines."""
+    """Configure the service with this many seconds to wait for work to end, and further lines."""
     environment.guest.write(DROP_IN, f"[Service]\nEnvironment=DRAIN_SECONDS={drain}\n{more}")
     environment.guest.run("systemctl daemon-reload")
 
 
-def _over(environment: GuestEnvironment, event: str, when: str = "over") -> None:
-    """Nothing is announced any more: event file and ready file go, the VM is back in service, and the service ends."""
+def _over(environment: GuestEnvironment, event: str, when: str = "ended") -> None:
+    """End all events: event file and ready file disappear, the VM is back in service, and the service ends."""
     guest = environment.guest
-    environment.calm()
+    environment.end_events()
     took = until(
         lambda: (
             guest.run(f"test ! -e {RUN}/events/{event}.json -a ! -e {OUT} -a ! -e {RUN}/ready/{event}")
@@ -241,12 +244,12 @@ def _over(environment: GuestEnvironment, event: str, when: str = "over") -> None
 
 
 def _said(environment: GuestEnvironment, since: str) -> str:
-    """What the service's journal has since that time."""
+    """Return the service's journal since that time."""
     return environment.guest.run(f"journalctl --no-pager --output cat --unit {UNIT} --since @{since}").text
 
 
 def _block(heading: str) -> str:
-    """The first block of a shell below this heading of the page."""
+    """Return the first shell block below this heading of the page."""
     text = PAGE.read_text(encoding="utf-8")
     line = text[: text.index(f"\n## {heading}\n")].count("\n") + 1
     return next(block.text for block in blocks(Path(PAGE)) if block.language == "sh" and block.line > line)

@@ -1,4 +1,4 @@
-"""What must hold of the installed unit, each proof a function that says its verdicts; in the order of `BEFORE`, a
+"""The checks of the installed unit, each proof a function that prints its verdicts; in the order of `BEFORE`, a
 shutdown, and `AFTER`."""
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from tests.systemd import handshake
 from tests.systemd.environment import ENFORCE, ETC, NAME, PATIENCE, STATE, GuestEnvironment, until
 
 KILL: Final = "[Service]\nSystemCallErrorNumber=kill\n"
-"""The shipped filter answers EPERM, which a program may bear in silence; so it dies."""
+"""The shipped filter returns EPERM, which a program may ignore; here the process is killed instead."""
 SLOW: Final = "[Manager]\nDefaultTimeoutStartSec=900\n"
-"""How long systemd waits for a start: on an emulated processor, that others want too, a start has taken 90 s."""
+"""How long systemd waits for a start: on an emulated, busy processor a start has taken 90 s."""
 STOP_SECONDS: Final = 5.0
 WATCHDOG_SECONDS: Final = 60.0
 FREEZE_SECONDS: Final = 6.0
 QUIET_SECONDS: Final = 6.0
-"""In which an approval that nothing holds has long been sent: polls come once a second."""
+"""Seconds in which an approval without a hold is sent: polls come once a second."""
 DEB: Final = "/mnt/files/new.deb"
 UNIT: Final = f"/lib/systemd/system/{NAME}.service"
 OLD_DEB: Final = "/mnt/files/old.deb"
 
 
 def installed(environment: GuestEnvironment) -> None:
-    """The package alone makes a running, enabled, scraped agent."""
+    """The package without further settings gives a running, enabled, scraped agent."""
     guest = environment.guest
     state = guest.run("systemctl is-system-running --wait").text
     environment.say(
@@ -45,14 +45,14 @@ def installed(environment: GuestEnvironment) -> None:
     enabled, version = guest.run(f"systemctl is-enabled {NAME}").text, guest.run(f"{NAME} --version").text
     found = f"{environment.shown('ActiveState')}, {enabled}, restarts {environment.shown('NRestarts')}, {version}"
     good = environment.active and enabled == "enabled" and environment.shown("NRestarts") == "0"
-    environment.say(good, f"after the installation alone: {found}; {environment.shown('StatusText')}")
+    environment.say(good, f"after only the installation: {found}; {environment.shown('StatusText')}")
     environment.say(
         "azure_scheduled_events_build_info" in environment.get("/metrics"), "scraped from outside of the guest"
     )
 
 
 def sandboxed(environment: GuestEnvironment) -> None:
-    """The process has what the unit says: a user of its own, no capability, a filter; its files are its own."""
+    """The process matches the unit: a separate user, no capability, a filter; its files are private."""
     guest = environment.guest
     environment.say(environment.start(), f"started with settings: {environment.shown('StatusText')}")
     until(lambda: "vm_info{" in environment.get("/metrics"))
@@ -77,18 +77,18 @@ def sandboxed(environment: GuestEnvironment) -> None:
         for kind in ("mnt", "ipc", "user")
         if guest.run(f"test $(readlink /proc/{pid}/ns/{kind}) != $(readlink /proc/1/ns/{kind})")
     ]
-    environment.say(apart == ["mnt", "ipc", "user"], f"namespaces of its own: {', '.join(apart)}")
+    environment.say(apart == ["mnt", "ipc", "user"], f"its own namespaces: {', '.join(apart)}")
     exposure = guest.run(f"systemd-analyze security --no-pager {NAME} | tail -n 1").text
     found = re.search(r"(\d+\.\d+)", exposure)
     environment.say(found is not None and float(found[1]) <= 1.1, f"systemd-analyze security: {exposure}")
     strange = guest.run(
         f"journalctl --no-pager -b -o cat -p warning _PID=1 | grep -i '{NAME}' | grep -iv 'watchdog\\|kill'"
     ).text
-    environment.say(not strange, f"systemd has nothing to say about the unit: {strange or 'nothing'}")
+    environment.say(not strange, f"systemd logs no warning about the unit: {strange or 'none'}")
 
 
 def recorded_and_approved(environment: GuestEnvironment) -> None:
-    """A whole story where a call outside of the filter kills; and such a call does."""
+    """A whole scenario runs with a filter that kills on a forbidden call; and such a call does kill."""
     started = environment.start(ENFORCE, KILL)
     environment.play()
     until(environment.azure.finished)
@@ -97,20 +97,20 @@ def recorded_and_approved(environment: GuestEnvironment) -> None:
     good = started and environment.approved >= 2 and restarts == "0" and seen >= 4
     environment.say(
         good,
-        f"forbidden calls kill: {seen} events seen, {environment.approved} approved, {restarts} restarts",
+        f"a forbidden call would kill it: {seen} events seen, {environment.approved} approved, {restarts} restarts",
     )
     took = _stop(environment)
     environment.say(
         took < STOP_SECONDS and environment.shown("Result") == "success",
         f"and a stop: {took:.1f} s, {environment.shown('Result')}",
     )
-    environment.calm()
+    environment.end_events()
     forbidden = "ExecStart=\nExecStart=/usr/bin/taskset 1 /bin/true\nType=oneshot\nRestart=no\nWatchdogSec=0\n"
     environment.start(drop_in=KILL + forbidden)
     code = environment.shown("ExecMainStatus")
     environment.say(
         code == "31",
-        f"the counter-proof, sched_setaffinity: dies of signal {code} (SIGSYS is 31), {environment.shown('Result')}",
+        f"control case, sched_setaffinity: killed by signal {code} (SIGSYS is 31), {environment.shown('Result')}",
     )
 
 
@@ -135,7 +135,7 @@ def stops(environment: GuestEnvironment) -> None:
 
 
 def comes_back(environment: GuestEnvironment) -> None:
-    """Killed, it is started again; stopped in its tracks, the watchdog ends it, and it is started again."""
+    """Killed, it is restarted; suspended, the watchdog ends it, and it is restarted."""
     environment.start()
     for signal, limit in (("KILL", PATIENCE), ("STOP", WATCHDOG_SECONDS + PATIENCE)):
         old = environment.shown("MainPID")
@@ -143,13 +143,11 @@ def comes_back(environment: GuestEnvironment) -> None:
         took = until(lambda: environment.shown("MainPID") not in ("0", old) and environment.ready, limit)  # noqa: B023  # called here
         said = [line for line in environment.log("_PID=1").splitlines() if "atchdog" in line or "code=" in line]
         good = took < limit and (signal == "KILL" or any("atchdog" in line for line in said))
-        environment.say(
-            good, f"SIG{signal}: ready again after {took:.0f} s; {said[-1] if said else 'nothing was said'}"
-        )
+        environment.say(good, f"SIG{signal}: ready again after {took:.0f} s; {said[-1] if said else 'no log line'}")
 
 
 def delivers(environment: GuestEnvironment) -> None:
-    """Event Hubs by a credential and OTLP, within the addresses of network.conf."""
+    """Event Hubs with a credential and OTLP work within the addresses of network.conf."""
     environment.guest.write(f"{ETC}/event-hubs", environment.connection_string, "0600")
     drop_in = environment.guest.run("cat /mnt/files/event-hubs.conf /mnt/files/network.conf").text
     before = len(environment.broker.messages()), len(environment.collector.ids)
@@ -172,11 +170,11 @@ def delivers(environment: GuestEnvironment) -> None:
         )
     )
     environment.say(not leaked, "its key is in no command line and no environment file")
-    environment.calm()
+    environment.end_events()
 
 
 def holds(environment: GuestEnvironment) -> None:
-    """A hold file holds where the service sees the operator's; a path elsewhere is refused."""
+    """A hold file holds if the service sees the operator's file; a path elsewhere is rejected."""
     guest = environment.guest
     seen = (f"{ETC}/hold", "/run/hold")
     own = (
@@ -205,7 +203,7 @@ def holds(environment: GuestEnvironment) -> None:
         good = not started and not sent and code == "2" and environment.shown("NRestarts") == "0"
         said = _last(environment.log("-p err"), "expected a path")
         recorded = f"exit code {code}, {environment.shown('NRestarts')} restarts, {sent} approvals; {said}"
-        environment.say(good and bool(said), f"{path} is refused: {recorded}")
+        environment.say(good and bool(said), f"{path} is rejected: {recorded}")
         guest.run(f"rm -f {path}")
     before = environment.approved
     environment.announce()
@@ -217,19 +215,20 @@ def holds(environment: GuestEnvironment) -> None:
     guest.run(f"touch {ETC}/hold")
     until(lambda: environment.metric("approval_held") == 1)
     held, sent = _held(environment)
-    environment.say(held and not sent, f"made while it runs, {ETC}/hold holds what comes after: {sent} approvals")
+    environment.say(held and not sent, f"made while it runs, {ETC}/hold holds later events: {sent} approvals")
     before = environment.approved
     guest.run(f"rm -f {ETC}/hold {ETC}/link")
     took = until(lambda: environment.approved > before)
-    environment.say(took < PATIENCE, f"removed, what it held is approved {took:.1f} s later")
-    environment.calm()
+    environment.say(took < PATIENCE, f"removed, the held event is approved {took:.1f} s later")
+    environment.end_events()
 
 
 def explained(environment: GuestEnvironment) -> None:
-    """Wrong settings end it with 2 and a sentence in the journal; a missing credential is systemd's own."""
+    """Wrong settings end it with exit code 2 and an error in the journal; a missing credential is systemd's own
+    error."""
     guest = environment.guest
     cases = {
-        "a word that is none": ("SCHEDULED_EVENTS_APPROVAL_MODE=nonsense\n", "", "nonsense"),
+        "an unknown mode": ("SCHEDULED_EVENTS_APPROVAL_MODE=nonsense\n", "", "nonsense"),
         "a settings file that only root can read": (
             f"SCHEDULED_EVENTS_CONFIG_FILE={ETC}/closed.toml\n",
             "",
@@ -261,11 +260,11 @@ def explained(environment: GuestEnvironment) -> None:
     )
     guest.run(f"mv {ETC}/elsewhere {ETC}/event-hubs")
     took = until(lambda: environment.ready)
-    environment.say(took < PATIENCE, f"and once it is there: ready {took:.0f} s later, by itself")
+    environment.say(took < PATIENCE, f"and once the file exists: ready {took:.0f} s later, without a restart by hand")
 
 
 def has_priorities(environment: GuestEnvironment) -> None:
-    """`journalctl -p warning` shows the warnings, and no more."""
+    """`journalctl -p warning` shows only the warnings."""
     for name in ("logfmt", "json"):
         environment.start(f"SCHEDULED_EVENTS_LOG_FORMAT={name}\n")
         environment.azure.fault("500")
@@ -282,7 +281,8 @@ def has_priorities(environment: GuestEnvironment) -> None:
 
 
 def takes_over_from_root(environment: GuestEnvironment) -> None:
-    """What root's own `run` left in the state folder is private; the service says so until it may use it."""
+    """Files that root's own `run` left in the state directory are private; the service reports it until it may use
+    them."""
     guest = environment.guest
     _stop(environment)
     guest.run(
@@ -297,7 +297,9 @@ def takes_over_from_root(environment: GuestEnvironment) -> None:
     guest.run(f"rm {STATE}/recording.jsonl; chmod 644 {STATE}/*")  # as a copy leaves them
     started = environment.start()
     said = _last(environment.log("-p warning"), "outbox.db")
-    environment.say(started and "Permission denied" in said, f"the service can't use them, goes on and says so: {said}")
+    environment.say(
+        started and "Permission denied" in said, f"the service can't use them, continues, and logs a warning: {said}"
+    )
     guest.run(f"chown --reference={STATE} {STATE}/*")
     uid = guest.run(f"stat -c %u /proc/{environment.shown('MainPID')}").text
 
@@ -307,13 +309,15 @@ def takes_over_from_root(environment: GuestEnvironment) -> None:
     took = until(narrowed)
     found = guest.run(f"stat -c '%a %u' {STATE}/outbox.db*").text.splitlines()
     good = took < PATIENCE and environment.metric("outbox_writable") == 1
-    environment.say(good, f"given to it by chown, they are used {took:.0f} s later, and narrowed: {', '.join(found)}")
+    environment.say(
+        good, f"after chown they are used {took:.0f} s later, with restricted permissions: {', '.join(found)}"
+    )
     if not good:
         guest.run(f"systemctl stop {NAME}; rm -rf {STATE}/*")
 
 
 def observes_a_freeze(environment: GuestEnvironment) -> None:
-    """The machine stood still: a record and a metric say for how long."""
+    """After a pause of the machine, a record and a metric have its duration."""
     environment.start()
     time.sleep(5)
     before, known = (
@@ -325,11 +329,11 @@ def observes_a_freeze(environment: GuestEnvironment) -> None:
     observed = environment.metric("observed_interruption_seconds_sum") - before
     records = len(environment.records("interruption.observed")) - known
     good = records >= 1 and abs(observed - FREEZE_SECONDS) < 1.5
-    environment.say(good, f"frozen for {FREEZE_SECONDS:.0f} s: {observed:.1f} s felt, {records} records")
+    environment.say(good, f"frozen for {FREEZE_SECONDS:.0f} s: {observed:.1f} s observed, {records} records")
 
 
 def upgraded(environment: GuestEnvironment) -> None:
-    """Another version takes the outbox over, full of records that nobody took."""
+    """Another version continues with the outbox, full of undelivered records."""
     guest = environment.guest
     drop_in = guest.run("cat /mnt/files/event-hubs.conf").text
     environment.broker.stop()
@@ -337,7 +341,7 @@ def upgraded(environment: GuestEnvironment) -> None:
     for _ in range(10):
         environment.announce()
         time.sleep(1.5)
-    environment.calm()
+    environment.end_events()
     before, old = (
         int(environment.metric('outbox_records{destination="event_hubs"')),
         guest.run(f"dpkg-query -W -f '${{Version}}' {NAME}").text,
@@ -360,13 +364,13 @@ def upgraded(environment: GuestEnvironment) -> None:
     took = until(lambda: environment.metric('outbox_records{destination="event_hubs"') == 0)
     environment.say(
         took < PATIENCE and len(environment.broker.messages()) >= known + before,
-        f"Event Hubs is there again: {len(environment.broker.messages()) - known} delivered after {took:.0f} s",
+        f"Event Hubs is available again: {len(environment.broker.messages()) - known} delivered after {took:.0f} s",
     )
     environment.start()
 
 
 def booted_again(environment: GuestEnvironment) -> None:
-    """After an orderly shutdown the agent said its last word, and the next one takes up, with the same user."""
+    """After an orderly shutdown the agent's last record exists, and the next process continues, with the same user."""
     guest = environment.guest
     until(lambda: environment.ready)
     ended = guest.run(
@@ -388,22 +392,22 @@ def booted_again(environment: GuestEnvironment) -> None:
 
 
 def removed(environment: GuestEnvironment) -> None:
-    """Removed, it is stopped and its settings stay; purged, nothing stays."""
+    """Removed, it is stopped and its settings stay; purged, no file stays."""
     guest = environment.guest
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get remove -y {NAME}")
     left = guest.run(f"ls -d /opt/{NAME} /usr/bin/{NAME} {ETC}/config.toml {STATE} {UNIT} 2>/dev/null").text.split()
     running = guest.run(f"pgrep -f /opt/{NAME}/").text
     good = bool(done) and not running and f"{ETC}/config.toml" in left and STATE in left and f"/opt/{NAME}" not in left
-    environment.say(good, f"removed: nothing runs, left are {', '.join(left)}")
+    environment.say(good, f"removed: no process runs, left are {', '.join(left)}")
     done = guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge -y {NAME}")
     left = guest.run(f"ls -d /opt/{NAME} /usr/bin/{NAME} {ETC} {STATE} /var/lib/{NAME} {UNIT} 2>/dev/null").text.split()
-    environment.say(bool(done) and not left, f"purged: {', '.join(left) or 'nothing is left'}")
+    environment.say(bool(done) and not left, f"purged: {', '.join(left) or 'no file is left'}")
     failed = guest.run("systemctl --failed --no-legend --plain").text
     environment.say(not failed, f"units that failed: {failed or 'none'}")
 
 
 def _held(environment: GuestEnvironment) -> tuple[bool, int]:
-    """Whether an event that comes now is held for the hold file's sake, and how many approvals were sent."""
+    """Return whether a new event is held because of the hold file, and the number of sent approvals."""
     before = environment.approved
     environment.announce()
     took = until(lambda: 'reason="held"' in environment.get("/metrics"))
@@ -412,14 +416,14 @@ def _held(environment: GuestEnvironment) -> tuple[bool, int]:
 
 
 def _stop(environment: GuestEnvironment) -> float:
-    """Stop the unit; the seconds that systemd itself counted, in the guest's own time."""
+    """Stop the unit; return the seconds that systemd itself counted, in the guest's own time."""
     environment.guest.run(f"systemctl stop {NAME}")
     began, ended = (int(environment.shown(f"{name}TimestampMonotonic")) for name in ("ActiveExit", "InactiveEnter"))
     return (ended - began) / 1e6
 
 
 def _last(text: str, word: str = "") -> str:
-    """The last line with the word in it."""
+    """Return the last line that contains the word."""
     lines = [line for line in text.splitlines() if word in line]
     return lines[-1].strip()[:300] if lines else ""
 

@@ -1,1 +1,1 @@
-"""The interruption observer in a real virtual machine that is really paused: `python -m tests.vm`."""
+"""The interruption observer in a real virtual machine that is paused: `python -m tests.vm`."""

@@ -1,9 +1,9 @@
-"""The interruption observer in a real virtual machine that is really paused: `python -m tests.vm [--kernel FILE]`.
+"""The interruption observer in a real virtual machine that is paused: `python -m tests.vm [--kernel FILE]`.
 
-Boots a distribution's kernel with this Python and our package under QEMU's software emulation, which needs no rights,
+Boots a distribution's kernel with this Python and the package under QEMU's software emulation, which needs no rights,
 stops and continues it as a host does during memory-preserving maintenance, sets its clock as a time service does
-afterwards, and holds what the observer says inside against what was done outside. Takes under a minute. Exit
-code 0: as it must be; 1: not so; 2: something is missing. As root it installs QEMU with apt-get where there is none.
+afterwards, and compares the observer's reports inside with the actions outside. Takes under a minute. Exit code 0: they
+match; 1: they don't; 2: a requirement is missing. As root it installs QEMU with apt-get if it is missing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tests.vm.control import MachineError
 from tests.vm.machine import QEMU, Machine
 
 KERNELS: Final = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
-"""Debian's, Ubuntu's: packages whose kernel has serial lines and unpacks a disk without any module."""
+"""Kernel packages of Debian and Ubuntu with serial lines and an initial RAM disk without any module."""
 GUEST: Final = Path(__file__).parent / "guest.py"
 NEAR: Final = 0.25
-"""Seconds that a figure may be off: what the serial line and QEMU's own stop take, on a busy machine."""
+"""Permitted error in seconds: the time of the serial line and QEMU's own stop, on a busy machine."""
 LONGEST_TURN: Final = 2.0
-"""Seconds: twice what the loop waits."""
+"""Seconds: twice the loop's wait."""
 
 Said = dict[str, Any]
 
 
 Deed = Callable[[Machine], tuple[list[float], list[float]]]
-"""What is done to the machine; it answers what must be felt of it: the steps and the stalls, in seconds."""
+"""An action on the machine; returns what the observer must report: the steps and the stalls, in seconds."""
 
 
 def _nothing(_machine: Machine) -> tuple[list[float], list[float]]:
@@ -86,7 +86,7 @@ CASES: Final[tuple[tuple[str, Deed], ...]] = (
 
 
 def run(machine: Machine) -> bool:
-    """Every case; prints a line for each. True when all are as they must be."""
+    """Run every case and print a line for each. Return True if all match."""
     machine.set_clock()
     machine.heard(1.5)
     verdicts: list[bool] = []
@@ -128,18 +128,19 @@ def _list(seconds: list[float]) -> str:
 
 
 def _even(said: list[Said]) -> bool:
-    """A loop that waits, beside the observer, went on once a second while the clock was set back and forward."""
+    """Check that a loop that waits, parallel to the observer, ran once a second while the clock was set back and
+    forward."""
     turns = [one["mono"] for one in _named(said, "turn")]
     widest = max((later - earlier for earlier, later in itertools.pairwise(turns)), default=float("inf"))
     _print(widest < LONGEST_TURN, f"the longest wait of a loop of 1 s around those steps was {widest:.2f} s")
     return widest < LONGEST_TURN
 
 
-# -- what it needs
+# -- requirements
 
 
 def download_kernel(folder: Path) -> Path:
-    """The kernel of the newest package that apt knows, unpacked, not installed. Raises Missing."""
+    """Unpack the kernel of the newest package that apt knows, without installing it. Raises Missing."""
     for package in KERNELS:
         said = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True, check=False).stdout
         named = [line.split()[-1] for line in said.splitlines() if line.strip().startswith("Depends: linux-image-")]

@@ -1,4 +1,4 @@
-"""QEMU's control (QMP): one command, one answer."""
+"""QEMU's control (QMP): one command, one response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANSWER_SECONDS: Final = 15.0
 
 
 class MachineError(Exception):
-    """The machine did not do what it was told; the text has its last words."""
+    """The machine did not execute a command; the text has the end of its output."""
 
 
 class Control:
@@ -26,7 +26,7 @@ class Control:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str) -> None:
-        """A command to QEMU, such as `stop` and `cont`; returns when it is done. Raises MachineError."""
+        """Send a command to QEMU, such as `stop` and `cont`, and wait until it is done. Raises MachineError."""
         self._connection.sendall(json.dumps({"execute": command}).encode() + b"\n")
         while line := self._answers.readline():
             answer = json.loads(line)
@@ -37,6 +37,6 @@ class Control:
         raise MachineError(f"{command}: QEMU has gone")
 
     def close(self) -> None:
-        """Close the connection; the machine goes on."""
+        """Close the connection; the machine continues."""
         self._answers.close()
         self._connection.close()

@@ -1,7 +1,8 @@
 """The guest's first process: the observer as the agent runs it, in a machine that can be paused.
 
-Says on the console what it notices, one JSON object a line, and does what the second serial line tells it: `clock NS`
-sets the time of day as the host's time service would (a pause is invisible until then), `end` switches off.
+It prints the observed interruptions on the console, one JSON object a line, and executes the commands of the second
+serial line: `clock NS` sets the time of day as the host's time service would (a pause is invisible until then), `end`
+switches off.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ def say(word: str, **more: object) -> None:
 
 
 class Log(NullLogger):
-    """What fails is said like everything else, and fails the run."""
+    """Print a failure like every other report; it fails the run."""
 
     def failing(self, key: str, event: str, **fields: object) -> None:
         say("trouble", key=key, event=event, **fields)
 
 
 def watch(observer: Observer) -> None:
-    """Says what was noticed, and once a second that time goes by: a step must neither hurry nor delay a wait."""
+    """Print the observations, and once a second that time passes: a clock step must neither shorten nor prolong a
+    wait."""
     waiting = threading.Event()
     turns = 0
     while True:

@@ -1,4 +1,5 @@
-"""Makes the guest's whole disk: this Python with what its standard library needs, our package, and a first process."""
+"""Make the guest's whole disk: this Python with the requirements of its standard library, the package, and a first
+process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ runpy.run_path("/app/guest.py", run_name="__main__")
 
 
 def make(target: Path, guest: Path) -> int:
-    """Writes an uncompressed cpio archive, as Linux unpacks it at boot; answers its size in bytes."""
+    """Write an uncompressed cpio archive, as Linux unpacks it at boot; return its size in bytes."""
     python = Path(sys.executable).resolve()
     with target.open("wb") as file:
         archive = _Archive(file.write)
@@ -39,7 +40,7 @@ def make(target: Path, guest: Path) -> int:
 
 
 def _python(python: Path) -> Iterator[Path]:
-    """The interpreter, its standard library, and every shared library that one of them is linked with."""
+    """Return the interpreter, its standard library, and every shared library that one of them is linked with."""
     library = Path(sysconfig.get_path("stdlib")).resolve()
     modules = [path for path in sorted(library.rglob("*")) if path.is_file() and not _left_out(path, library)]
     extensions = [path for path in modules if path.suffix == ".so" and "lib-dynload" in path.parts]
@@ -54,13 +55,13 @@ def _left_out(path: Path, library: Path) -> bool:
 
 
 def _linked(path: Path) -> set[Path]:
-    """By ldd, at the paths where the loader looks for them."""
+    """Return the libraries that ldd lists, at the paths where the loader searches them."""
     said = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
     return {Path(found) for found in re.findall(r"(/\S+) \(0x", said)}
 
 
 class _Archive:
-    """The "newc" format of cpio: a header of hexadecimal numbers, the name, the content, each filled up to 4 bytes."""
+    """The "newc" format of cpio: a header of hexadecimal numbers, the name, the content, each padded to 4 bytes."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write

@@ -21,7 +21,7 @@ BOOT_SECONDS: Final = 90.0
 
 
 class Machine:
-    """Boots a kernel with a disk in memory, on one emulated CPU. A context manager."""
+    """A kernel with a disk in memory, on one emulated CPU. A context manager."""
 
     def __init__(self, kernel: Path, initrd: Path, folder: Path) -> None:
         self._sockets = {name: folder / name for name in ("commands", "control")}
@@ -73,15 +73,15 @@ class Machine:
                     self._said.put(json.loads(line))
 
     def send_line(self, line: str) -> None:
-        """A command to the guest's first process."""
+        """Send a command to the guest's first process."""
         self._commands.sendall(line.encode() + b"\n")
 
     def set_clock(self, ahead: float = 0.0) -> None:
-        """Sets the guest's time of day to the host's, or so many seconds ahead, as a time service does."""
+        """Set the guest's time of day to the host's, or this many seconds ahead, as a time service does."""
         self.send_line(f"clock {time.time_ns() + round(ahead * 1e9)}")
 
     def pause(self, seconds: float) -> float:
-        """All of the machine, its clocks too, stands still; the seconds that it did in truth."""
+        """Pause the whole machine, its clocks too; return the true seconds."""
         self._control.execute("stop")
         began = time.monotonic()
         time.sleep(seconds)
@@ -90,7 +90,8 @@ class Machine:
         return lasted
 
     def starve(self, seconds: float) -> float:
-        """The host does not run the machine; its clocks go on, as they are the host's. The seconds in truth."""
+        """Stop running the machine on the host; its clocks continue, as they are the host's. Return the true
+        seconds."""
         began = time.monotonic()
         os.kill(self._process.pid, signal.SIGSTOP)
         time.sleep(seconds)
@@ -98,7 +99,7 @@ class Machine:
         return time.monotonic() - began
 
     def hear(self, word: str, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
-        """The next thing of that kind that the guest says."""
+        """Return the guest's next report of that kind."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             for said in self.heard(min(left, 0.2)):
@@ -109,7 +110,7 @@ class Machine:
         raise MachineError(f"the guest did not say {word!r}:\n{self._last_words()}")
 
     def heard(self, seconds: float) -> list[dict[str, Any]]:
-        """All that the guest says in so many seconds."""
+        """Return all reports of the guest in this many seconds."""
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:

@@ -1,10 +1,10 @@
-// node told.mjs DASHBOARD.json DATA.json: what each panel says, as Grafana's own pipeline puts it, as JSON.
-// DATA: { story: { panel id: [query, ...] } }; out: { story: { panel id: {...} } }.
+// node content.mjs DASHBOARD.json DATA.json: print the content of each panel, as Grafana's own pipeline formats it, as JSON.
+// DATA: { scenario: { panel id: [query, ...] } }; out: { scenario: { panel id: {...} } }.
 import fs from 'node:fs';
 import * as grafana from '@grafana/data';
 import { display, piped, reduced, text } from './pipeline.mjs';
 
-const [dashboard, stories] = process.argv.slice(2, 4).map((file) => JSON.parse(fs.readFileSync(file, 'utf8')));
+const [dashboard, scenarios] = process.argv.slice(2, 4).map((file) => JSON.parse(fs.readFileSync(file, 'utf8')));
 const theme = grafana.createTheme();
 
 function table(data) {
@@ -39,14 +39,14 @@ async function panel(it, queries) {
 }
 
 async function main() {
-  const said = {};
-  for (const [story, answers] of Object.entries(stories)) {
-    said[story] = {};
+  const found = {};
+  for (const [scenario, answers] of Object.entries(scenarios)) {
+    found[scenario] = {};
     for (const it of dashboard.panels.filter((one) => one.type !== 'row')) {
-      said[story][it.id] = await panel(it, answers[it.id]);
+      found[scenario][it.id] = await panel(it, answers[it.id]);
     }
   }
-  console.log(JSON.stringify(said));
+  console.log(JSON.stringify(found));
   process.exit(0);
 }
 
