@@ -77,7 +77,7 @@ def test_a_reboot_notifies_the_pager_and_is_resolved(tmp_path: Path) -> None:
         until(lambda: set(_recorded(hook, "firing")) >= NAMES, seconds=60)
         imminent = _recorded(hook, "firing")["AzureScheduledEventsMaintenanceImminent"]
         assert imminent["annotations"]["summary"] == "Maintenance of vm-1 is imminent: Reboot"
-        assert "may start in 4m" in imminent["annotations"]["description"]
+        assert "can start in 4m" in imminent["annotations"]["description"]
         service.set_document(QUIET)
         until(lambda: set(_recorded(hook, "resolved")) >= NAMES, seconds=60)
         assert set(_recorded(hook, "firing")) == NAMES
