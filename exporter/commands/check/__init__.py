@@ -1,7 +1,6 @@
-"""The command `check`: the configuration with the files that it names, and with `--probe` what it points at.
+"""The command `check`: validates the configuration and its files, and with `--probe` the services it points at.
 
-Imports `config` and, as `run` would, the clients of what it probes; a destination's library only where one is
-configured. Approves and publishes nothing.
-Begin in `command`, which also says what the settings mean; `files` judges what they name, and `probe` runs the probes,
-which answer with a `report.Report`.
+Imports `config` and the clients that `run` uses; a destination's library only if that destination is configured.
+Approves and publishes nothing. Begin in `command`, which also prints the meaning of the settings. `files` validates the
+files that the settings name; `probe` runs the probes, each of which returns a `report.Report`.
 """

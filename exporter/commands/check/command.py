@@ -1,6 +1,6 @@
-"""`check`: the whole configuration, its files included, with every error at once; with `--probe`, what it points at.
+"""The command `check`: reports every error of the configuration and its files at once; `--probe` tests the services.
 
-A valid configuration is told back: what the agent will do with it, a line for each thing, without any secret.
+For a valid configuration it prints what the agent will do, one line for each topic, without any secret.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from msgspec.structs import asdict
 
+from exporter.commands.check.destinations import origin
 from exporter.commands.check.disk import open_to_writers
 from exporter.commands.check.files import exposed_folders, file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
@@ -31,14 +31,14 @@ from exporter.core.policy import Coordination, Mode, Rule
 from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.log.log import Log, captured_libraries
 from exporter.secrets import Sieve, redact
-from exporter.text.format import format_duration
+from exporter.text.format import counted, format_duration
 from exporter.text.terminal import print_line, print_wrapped
 from exporter.web.config_file import read_web_file
 
 SUMMARY_HANG: Final = 16
 WARNING_HANG: Final = 9
 FINDING_HANG: Final = 18
-"""Where a line goes on: behind its label."""
+"""Columns before the second line of a wrapped text, which begins below the first one's text."""
 NOTHING: Final[Mapping[str, object]] = {
     "valid": False,
     "errors": [],
@@ -47,7 +47,7 @@ NOTHING: Final[Mapping[str, object]] = {
     "summary": None,
     "findings": None,
 }
-"""What `--format json` says where the configuration is not valid. `findings` is null without a probe."""
+"""The output of `--format json` for an invalid configuration. `findings` is null without a probe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,18 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checking.add_argument(
         "--probe",
         action="store_true",
-        help="Also try the metadata service, each configured destination, the outbox and the address to listen on, for "
-        f"at most {Timeouts().total:g} s. Approves and publishes nothing; asking for events switches Scheduled Events "
-        "on for the VM, as any reader does. Exit code 1 if anything fails.",
+        help="Also test the metadata service, each configured destination, the outbox, and the listen address, for at "
+        f"most {Timeouts().total:g} s. Approves and publishes nothing. Like any client, it enables Scheduled Events "
+        "for the VM when it requests the events. Exit code 1 if a test fails.",
     )
     add_format(checking)
     add_flags(parser)
 
 
 def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None) -> int:
-    """Run the command. Returns the exit code, 1 when a probe failed. Raises `ConfigError` with all errors.
+    """Run the command and return the exit code: 1 if a probe failed.
 
-    `environment` is what lies outside of the settings, by default that of this process.
+    `environment` defaults to that of this process. Raises `ConfigError` with all errors, unless the format is JSON:
+    then they're printed, and the exit code is 2.
     """
     if environment is None:
         environment = ProbeEnvironment(os.environ)
@@ -91,7 +92,7 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
             print_wrapped(sieve(f"warning: {warning}"), hang=WARNING_HANG)
     if args.probe and not as_json:
         print_wrapped("")
-        print_wrapped(f"probing, for at most {environment.timeouts.total:g} s; nothing is approved or published")
+        print_wrapped(f"testing, for at most {environment.timeouts.total:g} s; nothing is approved or published")
     findings: tuple[Finding, ...] = ()
     if args.probe:
         with left_on_stop(), captured_libraries(Log(None)):
@@ -106,7 +107,7 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
 
 
 def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:
-    """The settings. Raises `ConfigError` with the errors of the settings and of all files that they name."""
+    """Return the settings. Raises `ConfigError` with the errors of the settings and of all files that they name."""
     errors: tuple[str, ...] = ()
     settings = Settings()
     try:
@@ -120,18 +121,18 @@ def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settin
 
 
 def print_findings(findings: Iterable[Finding], sieve: Sieve) -> None:
-    """Print one line for each finding, without a secret."""
+    """Print each finding, without secrets."""
     for finding in findings:
         print_wrapped(sieve(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}"), hang=FINDING_HANG)
 
 
 def _print_json(value: Mapping[str, object], sieve: Sieve) -> None:
-    """The whole of it as one JSON object on one line, without any secret in a text of it."""
+    """Print the object as JSON on one line, without secrets in its texts."""
     print_line(json.dumps(_sifted(value, sieve), ensure_ascii=False))
 
 
 def _sifted(value: object, sieve: Sieve) -> object:
-    """The value with every text in it sifted: in JSON a secret may be written otherwise."""
+    """Return the value with secrets removed from every text in it: JSON's escapes could hide a secret from the sieve."""
     if isinstance(value, str):
         return sieve(value)
     if isinstance(value, Mapping):
@@ -144,35 +145,35 @@ Line = tuple[str, str]
 _MIB: Final = 1 << 20
 _MODES: Final[Mapping[Mode, str]] = {
     Mode.OFF: "off: decides nothing and sends nothing",
-    Mode.DRY_RUN: "dry-run: says what it would approve, and sends nothing",
-    Mode.ENFORCE: "enforce: APPROVES events by the rules below",
+    Mode.DRY_RUN: "dry-run: records what it would approve, and sends nothing",
+    Mode.ENFORCE: "enforce: APPROVES events that match the rules below",
 }
 _COORDINATIONS: Final[Mapping[Coordination, str]] = {
-    Coordination.LEADER: "leader: only the first name in Resources approves",
-    Coordination.ANY: "any: every VM that an event names may approve it",
-    Coordination.SINGLE: "single: only events that name this VM alone are approved",
+    Coordination.LEADER: "leader: only the first VM in Resources approves",
+    Coordination.ANY: "any: every VM in Resources may approve the event",
+    Coordination.SINGLE: "single: approves only events whose Resources are just this VM",
 }
 
 
 def summary(settings: Settings) -> Iterator[Line]:
-    """Name and text of each line, in the order in which they are printed."""
+    """Yield the name and the text of each line, in the order in which they are printed."""
     source, approval = settings.source, settings.approval
-    yield "settings", settings.config_file or "no file: defaults, environment and flags"
+    yield "settings", settings.config_file or "no file: defaults, environment, and flags"
     yield (
         "source",
-        f"{source.url}, api-version {source.api_version}, asked every {format_duration(source.poll_interval)}",
+        f"{source.url}, api-version {source.api_version}, polled every {format_duration(source.poll_interval)}",
     )
-    yield "this VM", source.vm_name or "its name is asked of the metadata service"
+    yield "this VM", source.vm_name or "name from the metadata service"
     yield "approval", _MODES[approval.mode]
     if approval.mode is not Mode.OFF:
         yield from _approval(settings)
-    yield "records", "of events that name this VM" if settings.records.scope == "own" else "of all events (a witness)"
+    yield "records", "events of this VM" if settings.records.scope == "own" else "all events, also of other VMs"
     yield from _destinations(settings)
     yield "outbox", f"{settings.outbox.path}, at most {settings.outbox.max_bytes / _MIB:.4g} MiB"
     yield "gate", _gate(settings.gate)
     yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
     if settings.event_files.path:
-        yield "event files", f"one for each event of this VM in {settings.event_files.path}"
+        yield "event files", f"one file for each event of this VM, in {settings.event_files.path}"
     if settings.recording.path:
         recording = settings.recording
         yield "recording", f"{recording.path}, {recording.files} files of {recording.max_bytes / _MIB:.4g} MiB"
@@ -180,8 +181,10 @@ def summary(settings: Settings) -> Iterator[Line]:
 
 
 def values(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The settings in force by section and key, as one would write them in the file: durations with a unit. Of a secret
-    it says whether there is one."""
+    """Return the settings in force by section and key, as written in the settings file: durations with a unit.
+
+    A secret becomes a boolean: whether it is set.
+    """
     sections: dict[str, dict[str, Any]] = {}
     for setting in catalogue():
         value = getattr(getattr(settings, setting.section), setting.key)
@@ -193,7 +196,7 @@ def values(settings: Settings) -> dict[str, dict[str, Any]]:
             shown = list(value) if isinstance(value, tuple) else value
         sections.setdefault(setting.section, {})[setting.key] = shown
     if settings.otlp.configured:
-        sections["otlp"]["endpoint"] = _collector(settings.otlp.logs_url)
+        sections["otlp"]["endpoint"] = origin(settings.otlp.logs_url)
     sections["approval"]["rules"] = policy_values(settings.approval.policy)["rules"]
     return sections
 
@@ -202,18 +205,18 @@ def _approval(settings: Settings) -> Iterator[Line]:
     approval = settings.approval
     takeover = ""
     if approval.takeover_after is not None and approval.coordination is Coordination.LEADER:
-        takeover = f"; events of users also the next name, each {format_duration(approval.takeover_after)} later"
+        takeover = f"; for source User also the next VM, after each {format_duration(approval.takeover_after)}"
     yield "coordination", _COORDINATIONS[approval.coordination] + takeover
     for number, rule in enumerate(approval.rules, 1):
         yield f"rule {number}", _rule(rule)
     if not approval.rules:
         yield "rules", "none: every event is held"
     if approval.hold_file:
-        yield "hold file", f"{approval.hold_file}: nothing is approved unless it is known to be absent"
+        yield "hold file", f"{approval.hold_file}: holds every event unless the file is known to be absent"
 
 
 def _rule(rule: Rule) -> str:
-    """In the words of the settings, without what it does not ask for."""
+    """Return the rule's name and the keys that it sets, as in the settings."""
     asked = (f"{key} {value_text(value)}" for key, value in rule_table(rule).items() if key != "name")
     return f"{rule.name}: {'; '.join(asked)}"
 
@@ -223,13 +226,8 @@ def _destinations(settings: Settings) -> Iterator[Line]:
     if settings.event_hubs.configured:
         yield "event_hubs", _event_hubs(settings.event_hubs)
     if settings.otlp.configured:
-        yield "otlp", f"{_collector(settings.otlp.logs_url)}, within {settings.otlp.timeout:g} s"
+        yield "otlp", f"{origin(settings.otlp.logs_url)}, within {settings.otlp.timeout:g} s"
 
-
-def _collector(url: str) -> str:
-    """A collector's address without what may be a token: its user, and its path, where some backends have one."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _event_hubs(hubs: EventHubsSettings) -> str:
@@ -245,22 +243,22 @@ def _event_hubs(hubs: EventHubsSettings) -> str:
 
 def _gate(gate: GateSettings) -> str:
     if not gate.event_types:
-        return "/-/gate is always 200: no type of event closes it"
+        return "/-/gate always returns 200: no event type closes it"
     *others, last = gate.event_types
     kinds = f"{', '.join(others)} or {last}" if others else last
-    return f"/-/gate is 503 from {format_duration(gate.lead)} before {kinds} until it is over"
+    return f"/-/gate returns 503 from {format_duration(gate.lead)} before {kinds} until the event has ended"
 
 
 def _protection(settings: Settings) -> str:
     if not settings.web.config_file:
-        return "without TLS, open to whoever reaches it"
+        return "without TLS, open to every client"
     web, _, _ = read_web_file(Path(settings.web.config_file))
     if web is None:
-        return f"as {settings.web.config_file} says"
+        return f"as set in {settings.web.config_file}"
     tls = "TLS" if web.tls is not None else "without TLS"
     required = []
     if web.tls is not None and web.tls.verify_mode is ssl.CERT_REQUIRED:
         required.append("a client certificate")
     if web.users:
-        required.append(f"passwords of {len(web.users)} user{'' if len(web.users) == 1 else 's'}")
-    return f"{tls}, {' and '.join(required) or 'open to whoever reaches it'}"
+        required.append(f"a password ({counted(len(web.users), 'user')})")
+    return f"{tls}, {'requires ' + ' and '.join(required) if required else 'open to every client'}"

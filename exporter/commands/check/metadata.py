@@ -1,7 +1,7 @@
-"""Tries the metadata service: can it be reached, does Azure answer, who does it say we are, do the events name us.
+"""Probes the metadata service: whether it is reachable, Azure answers, and the VM's name occurs in the events.
 
-It asks what the agent asks, with the agent's own client, and approves nothing. As with any reader, the first question
-for the events switches Scheduled Events on for the VM [Enabling and disabling].
+It sends the agent's requests with the agent's client, and approves nothing. As with any client, the first request for
+the events enables Scheduled Events for the VM [Azure, Scheduled Events: Enabling and disabling].
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ T = TypeVar("T")
 TOPIC: Final = "metadata"
 _MAX_NAMES: Final = 5
 _MAX_QUOTED: Final = 120
-"""Characters of an answer that is quoted."""
+"""Characters of a response that a finding quotes."""
 
 
-class _Asked(Struct, Generic[T], frozen=True):
-    """One question: its answer or its failure, and the headers that came."""
+class _Response(Struct, Generic[T], frozen=True):
+    """The response to one request: `value` or `error`, the headers, and the seconds that it `took`."""
 
     value: T | None
     error: MetadataError | None
@@ -56,7 +56,7 @@ class _Asked(Struct, Generic[T], frozen=True):
 
 
 def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
-    """At most `timeouts.connect` + `timeouts.answer` seconds."""
+    """Probe the metadata service, for at most `timeouts.connect` + `timeouts.answer` seconds."""
     parts = urlsplit(settings.source.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     if obstacle := reach(parts.hostname or "", port, environment.timeouts.connect):
@@ -66,12 +66,12 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
         events = _ask(settings, environment, lambda client: client.fetch().body)
         identity = asking_identity.result()
     findings = [*_events(events, identity, settings, environment), *_identity(identity, events, settings)]
-    # What answers in the place of the service has a clock of its own.
+    # A proxy or another server has its own clock.
     clocks = identity.clocks or events.clocks if findings[0].verdict is FindingVerdict.OK else ()
     return Report(tuple(findings), clocks, identity.value.id if identity.value else "")
 
 
-def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
+def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Response[T]:
     source, answer = settings.source, environment.timeouts.answer
     client = MetadataClient(
         source.url, source.api_version, deadline=answer, first_deadline=answer, clock=environment.wall, tags=source.tags
@@ -86,11 +86,11 @@ def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[
         client.close()
     took = time.monotonic() - began
     clocks = clock_of("the metadata service", client.headers.get("date", ""), environment.wall(), took)
-    return _Asked(value, error, client.headers, clocks, took)
+    return _Response(value, error, client.headers, clocks, took)
 
 
 def _events(
-    events: _Asked[bytes], identity: _Asked[Vm], settings: Settings, environment: ProbeEnvironment
+    events: _Response[bytes], identity: _Response[Vm], settings: Settings, environment: ProbeEnvironment
 ) -> list[Finding]:
     url = settings.source.url
     if events.error is not None:
@@ -103,7 +103,7 @@ def _events(
         return [fail(TOPIC, not_a_document(error, events.value or b"", events.headers, url))]
     other = stranger(events.headers)
     if other:
-        return [warn(TOPIC, f"{url} answers, but {other}: nothing may stand between this agent and Azure")]
+        return [warn(TOPIC, f"{url} answers, but {other}: {_PROXY}")]
     count = document.elements
     what = f"document {document.incarnation}, {count or 'no'} event{'' if count == 1 else 's'}"
     answered = ok(TOPIC, f"{url} answered in {events.took * 1000:.0f} ms: {what}")
@@ -111,7 +111,10 @@ def _events(
 
 
 def _unnamed(document: Document, vm: Vm | None, settings: Settings) -> list[Finding]:
-    """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
+    """Return a warning if there are events, but none of this VM.
+
+    That is normal for neighbouring VMs, and the sign of a wrong name.
+    """
     name = settings.source.vm_name or (vm.name if vm else "")
     if (
         not {ownership_of(event.resources, name) for event in document.events} <= {Ownership.THEIRS}
@@ -125,23 +128,23 @@ def _unnamed(document: Document, vm: Vm | None, settings: Settings) -> list[Find
     return [
         warn(
             "events",
-            f"no event names this VM ({one_line(name)}): they name {shown}; normal for a neighbour in a scale set or "
-            "availability set, but if one of these is this VM, set source.vm_name to that name",
+            f"no event names this VM ({one_line(name)}); the events name {shown}: this is normal in a scale set or "
+            "availability set; if one of these names is this VM's, set source.vm_name to it",
         )
     ]
 
 
-def _identity(identity: _Asked[Vm], events: _Asked[bytes], settings: Settings) -> list[Finding]:
+def _identity(identity: _Response[Vm], events: _Response[bytes], settings: Settings) -> list[Finding]:
     configured = settings.source.vm_name
     if identity.error is not None:
         if events.error is not None and events.error.reason == identity.error.reason:
-            return []  # said already
+            return []  # reported already
         detail = one_line(identity.error.detail)
         return [
             (warn if configured else fail)(
                 "identity",
-                f"Azure does not say who this VM is ({identity.error.reason}: {detail}); "
-                + (f"the configured name {configured} stands" if configured else _NAMELESS),
+                f"the metadata service did not return this VM's identity ({identity.error.reason}: {detail}): "
+                + (f"the configured name {configured} is used" if configured else _NAMELESS),
             )
         ]
     azure = identity.value or Vm()
@@ -149,34 +152,34 @@ def _identity(identity: _Asked[Vm], events: _Asked[bytes], settings: Settings) -
 
 
 def _tags(azure: Vm) -> list[Finding]:
-    """Which of the configured tags this VM has: a name that is misspelled shows as one that it does not have."""
+    """Return a warning if a configured tag is missing or empty, for example because its name is misspelled."""
     has = [f"{one_line(name)} ({one_line(value)})" for name, value in azure.tags if value]
     lacks = [one_line(name) for name, value in azure.tags if not value]
     if lacks:
-        beside = f"; it has {', '.join(has)}" if has else ""
-        return [warn("tags", f"this VM has no tag {' or '.join(lacks)} of source.tags, or an empty one{beside}")]
+        found = f"; found {', '.join(has)}" if has else ""
+        missing = f"this VM's tag {' or '.join(lacks)} is missing or empty{found}: correct source.tags or the VM's tags"
+        return [warn("tags", missing)]
     return []
 
 
 _NAMELESS: Final = (
-    "nothing is approved while the name is not known: try again, or set source.vm_name to the name as it stands in "
-    "Resources"
+    "nothing is approved while the name is unknown; try again, or set source.vm_name to the name in Resources"
 )
 
 
 def _named(azure: Vm, configured: str) -> Finding:
-    """The name as Azure says it, beside the name as configured."""
+    """Compare Azure's name of this VM with the configured one."""
     if not azure.name and configured:
-        return warn("identity", f"Azure says no name of this VM; the configured name {configured} stands")
+        return warn("identity", f"Azure returned no name of this VM: the configured name {configured} is used")
     if not azure.name:
-        scale_set = f"; in the scale set {azure.vmss_name} it is {azure.vmss_name}_NUMBER" if azure.vmss_name else ""
-        return fail("identity", f"Azure says no name of this VM (compute.name is empty): {_NAMELESS}{scale_set}")
+        scale_set = f" (scale set {azure.vmss_name}: {azure.vmss_name}_NUMBER)" if azure.vmss_name else ""
+        return fail("identity", f"Azure returned no name of this VM (compute.name is empty): {_NAMELESS}{scale_set}")
     if configured and not alike(configured, azure.name):
-        hint = "in a scale set the host name is not it; " if azure.vmss_name else ""
+        hint = "the host name is not the name of a scale set's VM; " if azure.vmss_name else ""
         return fail(
             "identity",
-            f"source.vm_name is {configured}, but Azure calls this VM {azure.name}: nothing is approved while the two "
-            f"differ; {hint}remove source.vm_name, or set it to {azure.name}",
+            f"source.vm_name is {configured}, but this VM's name in Azure is {azure.name}: nothing is approved while "
+            f"they differ; {hint}remove source.vm_name, or set it to {azure.name}",
         )
     scale_set = f" of the scale set {azure.vmss_name}" if azure.vmss_name else ""
     where = f" in {azure.location}" if azure.location else ""
@@ -184,46 +187,46 @@ def _named(azure: Vm, configured: str) -> Finding:
 
 
 _PROXY: Final = (
-    "a proxy or service mesh stands in between; take the metadata service out of it (transparent proxy: no redirection "
-    "for 169.254.169.254; Istio: traffic.sidecar.istio.io/excludeOutboundIPRanges: 169.254.169.254/32)"
+    "exclude the metadata service from the proxy or service mesh (transparent proxy: do not redirect 169.254.169.254; "
+    "Istio: traffic.sidecar.istio.io/excludeOutboundIPRanges: 169.254.169.254/32)"
 )
 
 
 def unreachable(obstacle: str, url: str, environment: ProbeEnvironment) -> str:
-    """Why no connection can be made, most likely."""
+    """Return the sentence for an address that accepts no connection: the likely cause and the remedy."""
     if obstacle == UNKNOWN_NAME:
-        return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
+        return f"the host name in source.url ({url}) does not resolve: correct it, or omit it to use 169.254.169.254"
     sentence = f"{url} {obstacle}"
     if "169.254.169.254" not in url:
-        return f"{sentence}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
+        return f"{sentence}: correct source.url, or omit it to use 169.254.169.254"
     if environment.in_kubernetes:
         return (
-            f"{sentence}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
+            f"{sentence}: Azure answers only the node's own network; set hostNetwork: true and "
             "dnsPolicy: ClusterFirstWithHostNet in the pod's spec"
         )
     return (
-        f"{sentence}: this is not an Azure VM, or a firewall rule, a route, a VPN or a container without host network "
-        "keeps the address from this process"
+        f"{sentence}: run this on an Azure VM; if it is one, look for a firewall rule, a route, a VPN, or a container "
+        "without host network"
     )
 
 
 def only_late(url: str, seconds: float, identified: bool) -> Finding:
-    """Connected, and no whole answer in the time that a probe waits."""
+    """Return the finding for a connection without a complete response within the probe's timeout."""
     if identified:
         return warn(
             TOPIC,
-            f"{url} is there, but gave no events within {seconds:g} s: Azure may just be switching Scheduled Events on "
-            "for this VM, which takes up to 2 minutes; try again then (the agent itself waits that long)",
+            f"{url} responds, but returned no events within {seconds:g} s: Azure may still be enabling Scheduled "
+            "Events for this VM; try again after 2 minutes (the agent itself waits that long)",
         )
     return fail(
         TOPIC,
-        f"{url} takes connections and gave no answer within {seconds:g} s; Azure's first answer may take 2 minutes: "
-        "try again then, and if it stays silent, look for a proxy or firewall in between",
+        f"{url} accepts connections, but did not respond within {seconds:g} s: Azure's first response can take 2 "
+        "minutes; try again then, and if the timeout persists, look for a proxy or firewall in between",
     )
 
 
 def stranger(headers: Mapping[str, str]) -> str:
-    """Who else shows in the headers, as the beginning of a sentence; "" for nobody."""
+    """Return the proxy that the headers reveal, as part of a sentence; "" if they reveal none."""
     for name in ("via", "x-squid-error", "proxy-authenticate", "x-cache", "x-envoy-upstream-service-time", "server"):
         value = headers.get(name)
         if value is not None and (name != "server" or re.match(r"(?i)squid|envoy|istio|zscaler|bluecoat", value)):
@@ -232,19 +235,19 @@ def stranger(headers: Mapping[str, str]) -> str:
 
 
 def not_a_document(error: DocumentError, body: bytes, headers: Mapping[str, str], url: str) -> str:
-    """A 200 that is no document of Azure's."""
+    """Return the sentence for a response of HTTP 200 that isn't a document of Azure's."""
     html = body.lstrip()[:1] == b"<" or "html" in headers.get("content-type", "")
     if html:
-        return f"{url} answers with an HTML page: {_PROXY}"
+        return f"{url} returned an HTML page: {_PROXY}"
     sign = stranger(headers)
-    tail = f"{sign}; {_PROXY}" if sign else "something else answers in Azure's place; correct source.url"
-    return f"{url} answers with what is no document of events ({error.detail}): {tail}"
+    tail = f"it answers {sign}; {_PROXY}" if sign else "another server answers; correct source.url"
+    return f"{url} returned an invalid document ({error.detail}): {tail}"
 
 
 def explained(
     error: MetadataError, headers: Mapping[str, str], settings: Settings, environment: ProbeEnvironment
 ) -> Finding:
-    """The finding for an answer that the client does not take."""
+    """Return the finding for a response that the client rejects."""
     url = settings.source.url
     if other := stranger(headers):
         return fail(TOPIC, f"{url} answers {other} with HTTP {error.status_code}: {_PROXY}")
@@ -252,26 +255,25 @@ def explained(
     quoted = redact(detail.removeprefix(f"HTTP {error.status_code}").strip(" :"))[:_MAX_QUOTED]
     sentence = _SENTENCES.get(error.reason, f"failed ({error.reason}: {{detail}}): {_PROXY}, or correct source.url")
     verdict = warn if error.reason in _PASSING else fail
-    facts = {"status": error.status_code, "detail": detail, "answer": quoted or "without a text"}
+    facts = {"status": error.status_code, "detail": detail, "answer": quoted or "empty"}
     pod = _POD if environment.in_kubernetes else ""
     return verdict(TOPIC, f"{url} {sentence.format(**facts, version=settings.source.api_version, pod=pod)}")
 
 
-_POD: Final = "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true"
+_POD: Final = "; in a pod on AKS with metadata restriction, set hostNetwork: true"
 _PASSING: Final = frozenset({"throttled", "gone", "server-error"})
 _SENTENCES: Final[Mapping[str, str]] = {
-    # Last comes the answer: redaction of the printed line may cut it short.
-    "forbidden": "answers HTTP {status}: either the Metadata Security Protocol of this VM refuses this process, so add "
-    "this program and its user to the VM's allow list for the metadata service; or something else refuses it, such as "
-    "a proxy, a firewall or another service at this address, so take the metadata service out of it, or correct "
-    "source.url{pod}; the answer was {answer}",
-    "status-400": "does not take api-version {version}, or is no metadata service: set source.api_version to "
+    # The response comes last: redaction of the printed line may cut it short.
+    "forbidden": "returned HTTP {status}: if the VM uses the Metadata Security Protocol, add this program and its user "
+    "to the VM's allow list for the metadata service; otherwise exclude the metadata service from the proxy or "
+    "firewall that rejects the request, or correct source.url{pod}; the response was {answer}",
+    "status-400": "rejects api-version {version}, or is not the metadata service: set source.api_version to "
     "2020-07-01, or correct source.url ({detail})",
-    "redirect": f"answers with a redirection (HTTP {{status}}), which Azure never does: {_PROXY}",
-    "not-found": "knows no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url",
-    "tls": "does not agree on TLS ({detail}): Azure's metadata service is plain http; correct source.url",
-    "throttled": "is asked too often (HTTP 429): all processes of this VM share 5 requests a second; find who else "
-    "asks, or raise source.poll_interval",
-    "gone": "is away for a moment (HTTP 410), up to 70 s: try again",
-    "server-error": "is in trouble itself (HTTP {status}): try again in a minute; the agent goes on asking",
+    "redirect": f"returned a redirect (HTTP {{status}}), which Azure never does: {_PROXY}",
+    "not-found": "has no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url",
+    "tls": "failed the TLS handshake ({detail}): Azure's metadata service uses plain HTTP; correct source.url",
+    "throttled": "gets too many requests (HTTP 429): all processes of this VM share 5 requests a second; find the "
+    "other clients, or raise source.poll_interval",
+    "gone": "is being updated (HTTP 410), for up to 70 s: try again",
+    "server-error": "returned a server error (HTTP {status}): try again in a minute; the agent retries by itself",
 }

@@ -1,9 +1,7 @@
-"""Runs the probes: everything that the settings point at is tried at once, within a time limit; and probes the address
-to listen on.
+"""Runs all probes in parallel within a time limit, and probes the listen address.
 
-Nothing that matters is changed: no approval is sent, no record is published, no file stays behind. What is touched:
-Azure switches Scheduled Events on for a VM that asks for the first time, Event Hubs sees a connection, the collector a
-request without any record.
+Probes send no approval, publish no record, and leave no file behind. Side effects: the first request for events enables
+Scheduled Events for the VM, Event Hubs gets a connection, and the collector gets an empty request.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ CLOCK_FAIL_SECONDS: Final = 30.0
 
 
 def probes_for(settings: Settings) -> dict[str, Probe]:
-    """The probes that these settings ask for, by topic, in the order in which their findings are printed."""
+    """Return the probes for these settings by topic, in the order in which their findings are printed."""
     probes: dict[str, Probe] = {"metadata": probe_metadata}
     if settings.event_hubs.configured:
         probes["event_hubs"] = probe_event_hubs
@@ -50,10 +48,10 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
 def run_probes(
     settings: Settings, environment: ProbeEnvironment, probes: Mapping[str, Probe] | None = None
 ) -> tuple[Finding, ...]:
-    """Every finding, in the order of the probes, after at most `timeouts.total` seconds.
+    """Run the probes in parallel and return their findings in order, after at most `timeouts.total` seconds.
 
-    `probes` are by default those that the settings ask for. One that is not done in time is left behind on its daemon
-    thread, and there is a finding that it was late.
+    `probes` defaults to `probes_for(settings)`. A probe that isn't done in time continues on its daemon thread, and a
+    finding reports the timeout.
     """
     if probes is None:
         probes = probes_for(settings)
@@ -64,8 +62,8 @@ def run_probes(
     vm_id, owner = (reports.get(topic, Report()).vm_id for topic in ("metadata", "outbox"))
     if vm_id and owner and not alike(vm_id, owner):
         sentence = (
-            "the outbox belongs to another VM (a copied disk or a golden image): at its start the agent sets it aside "
-            "under another name and begins a new one"
+            "the outbox belongs to another VM (a copied disk or a golden image): when the agent starts, it renames "
+            "this outbox, keeps it, and begins a new one"
         )
         found.append(warn("outbox", sentence))
     return (*found, *_compare_clocks([reading for report in reports.values() for reading in report.clocks]))
@@ -73,15 +71,15 @@ def run_probes(
 
 def _report(topic: str, call: DaemonCall[Report], total: float) -> Report:
     if not call.done():
-        return Report((fail(topic, f"no result within {total:g} s: something on the way is silent; try again"),))
+        return Report((fail(topic, f"no result within {total:g} s: a peer may not respond; try again"),))
     if (error := call.exception()) is None:
         return call.result()
-    # One probe's mistake must not hide the others.
-    return Report((fail(topic, f"could not be tried ({type(error).__name__}: {error}); please report this"),))
+    # A bug in one probe must not hide the others' findings.
+    return Report((fail(topic, f"the test failed ({type(error).__name__}: {error}): please report this bug"),))
 
 
 def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
-    """The reading with the least error, judged only by what lies beyond that error; nothing without any reading."""
+    """Judge the reading with the smallest error, by the part that exceeds the error; empty without a reading."""
     if not readings:
         return []
     best = min(readings, key=lambda reading: reading.error)
@@ -90,15 +88,15 @@ def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
         return [ok("clock", f"this machine's clock agrees with that of {best.peer}")]
     direction = "behind" if best.ahead > 0 else "ahead of"
     sentence = (
-        f"this machine's clock is {off:.0f} s {direction} that of {best.peer}: switch time synchronisation on (chrony "
-        "or systemd-timesyncd, on Windows w32time); else the times in records and metrics are wrong, and Event Hubs "
-        "refuses keys"
+        f"this machine's clock is {off:.0f} s {direction} that of {best.peer}: enable time synchronization (chrony or "
+        "systemd-timesyncd, on Windows w32time); a wrong clock falsifies the times in records and metrics, and Event "
+        "Hubs rejects keys"
     )
     return [(fail if off > CLOCK_FAIL_SECONDS else warn)("clock", sentence)]
 
 
 def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
-    """Bind the address and free it again; where it is taken, ask by whom."""
+    """Bind the address and free it again; if it is in use, identify the program that listens on it."""
     host, port = settings.web.address
     address = settings.web.listen_address
     try:
@@ -111,18 +109,18 @@ def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
         return Report((ok("web", f"{address} is free to listen on"),))
     seconds = environment.timeouts.connect
     occupant = identify(host, port, encrypted=bool(settings.web.config_file), seconds=seconds)
-    served = f"{address} is served by this agent, which is running"
+    served = f"{address} is in use by this agent, which is running"
     if occupant.kind == "agent":
         reported = findings(occupant.status, settings) if occupant.status is not None else ()
         return Report((ok("web", served), *reported))
     if occupant.kind == "password":
-        hidden = "it wants a password, of which the settings have only the hash, so it was not asked for its mode"
+        hidden = "it requires a password, of which the settings contain only the hash, so its status was not compared"
         return Report((ok("web", f"{served}; {hidden}"),))
     if occupant.kind == "certificate":
-        likely = f"{address} is taken by what wants a client certificate: most likely this agent, running"
+        likely = f"{address} is in use by a server that requires a client certificate, probably this agent"
         return Report((warn("web", likely),))
-    occupied_by = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
+    occupied_by = f"by another program ({occupant.name})" if occupant.name else "by another program"
     if reserved and not occupant.name:
         occupied_by += f", or {RESERVED_PORTS}"
-    advice = "stop that, or set web.listen_address to another port (and tell Prometheus)"
-    return Report((fail("web", f"{address} is taken {occupied_by}: {advice}"),))
+    advice = "stop it, or set web.listen_address to another port (also in Prometheus)"
+    return Report((fail("web", f"{address} is in use {occupied_by}: {advice}"),))

@@ -1,6 +1,7 @@
-"""What a probe answers with: findings, each one sentence with what to do, and the facts that probes are compared by.
+"""The result of a probe: findings, each one sentence with its remedy, and the facts that are compared between probes.
 
-And whether an address can be reached at all: tried below every protocol, so that a firewall is not taken for a peer.
+`reach` tests whether an address accepts connections at all, below every protocol, so that a firewall isn't mistaken
+for a faulty peer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 
 class FindingVerdict(StrEnum):
-    """How bad a finding is. Only FAIL makes `check --probe` end with 1."""
+    """The severity of a finding. Only FAIL makes `check --probe` exit with 1."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,7 +26,7 @@ class FindingVerdict(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One line of `check --probe`. `topic` is what was probed, `sentence` what was found and what to do about it."""
+    """One line of `check --probe`. `topic` is what was probed; `sentence` is the result and, if not OK, the remedy."""
 
     verdict: FindingVerdict
     topic: str
@@ -33,7 +34,7 @@ class Finding(Struct, frozen=True):
 
 
 class ClockReading(Struct, frozen=True):
-    """How far the clock of `peer` is ahead of ours, in seconds, give or take `error` seconds."""
+    """The seconds by which the clock of `peer` is ahead of this machine's, accurate to ± `error` seconds."""
 
     peer: str
     ahead: float
@@ -41,9 +42,9 @@ class ClockReading(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """All that one probe found.
+    """The result of one probe.
 
-    `vm_id` is that of this VM where the metadata service was probed, that of the outbox's owner where the outbox was.
+    `vm_id` is this VM's (probe of the metadata service) or that of the outbox's owner (probe of the outbox), else "".
     """
 
     findings: tuple[Finding, ...] = ()
@@ -52,7 +53,7 @@ class Report(Struct, frozen=True):
 
 
 class Timeouts(Struct, frozen=True):
-    """Seconds for a connection, for an answer on it, and for all probes together."""
+    """Limits in seconds: for a connection, for the response on it, and for all probes together."""
 
     connect: float = 3.0
     answer: float = 5.0
@@ -61,9 +62,9 @@ class Timeouts(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ProbeEnvironment:
-    """What lies outside of the settings.
+    """The parts of the process's environment that probes use and the settings don't contain.
 
-    `wall` gives Unix seconds. `credential` makes an asyncio credential of Azure, None takes azure-identity's.
+    `wall` returns Unix seconds. `credential` creates an asyncio credential of Azure; None: that of azure-identity.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -73,31 +74,33 @@ class ProbeEnvironment:
 
     @property
     def in_kubernetes(self) -> bool:
-        """Whether this is a pod: Kubernetes gives every pod the address of its own service."""
+        """Whether this is a pod: Kubernetes sets the address of its API service in every pod."""
         return bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
 def ok(topic: str, sentence: str) -> Finding:
-    """A finding that all is well."""
+    """Return a finding without a problem."""
     return Finding(FindingVerdict.OK, topic, sentence)
 
 
 def warn(topic: str, sentence: str) -> Finding:
-    """A finding that somebody should know of, with which the agent works."""
+    """Return a finding that needs attention, but doesn't stop the agent."""
     return Finding(FindingVerdict.WARN, topic, sentence)
 
 
 def fail(topic: str, sentence: str) -> Finding:
-    """A finding with which the agent, or one of its outputs, does not work."""
+    """Return a finding that stops the agent or one of its outputs."""
     return Finding(FindingVerdict.FAIL, topic, sentence)
 
 
-UNKNOWN_NAME: Final = "has a name that is not known"
+UNKNOWN_NAME: Final = "has a name that does not resolve"
 
 
 def reach(host: str, port: int, seconds: float) -> str:
-    """Connect and close, within `seconds` for each address of the name. What the address does instead of taking the
-    connection, for a sentence that begins with it; "" if it takes it."""
+    """Connect and close, within `seconds` for each address of the name.
+
+    Return the obstacle as a predicate that follows the address in a sentence; "" if the connection is accepted.
+    """
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except (socket.gaierror, UnicodeError):
@@ -105,18 +108,18 @@ def reach(host: str, port: int, seconds: float) -> str:
     except ConnectionRefusedError:
         return "refuses connections"
     except TimeoutError:
-        return "does not answer"
+        return "does not respond"
     except ConnectionResetError:
-        return ""  # somebody took the connection, and hung up before we could look at it
+        return ""  # a peer accepted the connection and closed it right away
     except OSError:
-        return "has no route from here"
+        return "is not reachable from this machine"
     return ""
 
 
 def clock_of(peer: str, date: str, ours: float, took: float) -> tuple[ClockReading, ...]:
-    """The reading that an answer's Date header (whole seconds) gives; none where it is no date.
+    """Return the reading from a response's Date header (whole seconds); empty if the header isn't a date.
 
-    The answer came at `ours`, in Unix seconds of this machine, `took` seconds after the request.
+    The response arrived at `ours`, in Unix seconds of this machine, `took` seconds after the request.
     """
     try:
         theirs = parsedate_to_datetime(date).timestamp()
