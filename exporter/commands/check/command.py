@@ -132,7 +132,7 @@ def _print_json(value: Mapping[str, object], sieve: Sieve) -> None:
 
 
 def _sifted(value: object, sieve: Sieve) -> object:
-    """Return the value with secrets removed from every text in it: JSON's escapes could hide a secret from the sieve."""
+    """Return the value with secrets removed from every text in it: JSON escapes could hide a secret from the sieve."""
     if isinstance(value, str):
         return sieve(value)
     if isinstance(value, Mapping):
@@ -227,7 +227,6 @@ def _destinations(settings: Settings) -> Iterator[Line]:
         yield "event_hubs", _event_hubs(settings.event_hubs)
     if settings.otlp.configured:
         yield "otlp", f"{origin(settings.otlp.logs_url)}, within {settings.otlp.timeout:g} s"
-
 
 
 def _event_hubs(hubs: EventHubsSettings) -> str:

@@ -1,7 +1,7 @@
-"""Probes the destinations, with the code that would send records, and sends none.
+"""Probes the destinations with the code that sends records, and sends none.
 
-Event Hubs: name, port, identity, and the link on which records would be sent. OTLP: a POST without any record to the
-address that records go to, answered as one with records is.
+Event Hubs: name, port, identity, and the AMQP link for records. OTLP: a POST without records to the address of the
+logs, which the collector answers as it would answer one with records.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ EVENT_HUBS: Final = "event_hubs"
 OTLP: Final = "otlp"
 WEBSOCKET_PORT: Final = 443
 SCOPE: Final = "https://eventhubs.azure.net/.default"
-"""What a token is asked for [Authenticate an application with Microsoft Entra ID to access Event Hubs]."""
+"""The scope of a token [Authenticate an application with Microsoft Entra ID to access Event Hubs]."""
 
 _ROLE: Final = "the role Azure Event Hubs Data Sender on the event hub or its namespace"
 
 
 def probe_event_hubs(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Connect, sign in with an identity, open the link; done a second before `timeouts.total` has passed."""
-    from exporter.sinks.event_hubs.address import default_credential  # noqa: PLC0415  # only what is configured
+    from exporter.sinks.event_hubs.address import default_credential  # noqa: PLC0415  # only if configured
 
     end = time.monotonic() + environment.timeouts.total - 1
     hubs = settings.event_hubs
@@ -61,7 +61,7 @@ def probe_event_hubs(settings: Settings, environment: ProbeEnvironment) -> Repor
 
 
 def address_of(hubs: EventHubsSettings) -> tuple[str, int]:
-    """Host and port that the destination connects to."""
+    """Return the host and port that the destination connects to."""
     connection, websocket = hubs.connection, hubs.transport == "websocket"
     usual = WEBSOCKET_PORT if websocket else AMQPS_PORT
     if hubs.custom_endpoint:
@@ -75,30 +75,29 @@ def address_of(hubs: EventHubsSettings) -> tuple[str, int]:
 
 
 def unreachable(obstacle: str, host: str, port: int, hubs: EventHubsSettings) -> str:
-    """Why no connection can be made, and what to do."""
+    """Return the sentence for an address that accepts no connection, with the remedy."""
     if obstacle == UNKNOWN_NAME:
         return (
-            f"the name {host} is not known to this machine's DNS: correct the name of the namespace; with a private "
-            "endpoint, link the zone privatelink.servicebus.windows.net to this network"
+            f"the name {host} does not resolve: correct the name of the namespace; for a private endpoint, link the "
+            "zone privatelink.servicebus.windows.net to this network"
         )
     if hubs.connection is not None and hubs.connection.emulator:
         return f"{host}:{port} {obstacle}: start the emulator there, or correct Endpoint in the connection string"
-    other = f", or set event_hubs.transport to websocket, which uses {WEBSOCKET_PORT}"
-    proxied = " (a proxy of the environment is not used)"
-    return (
-        f"{host}:{port} {obstacle}: let this machine out to port {port}{other if hubs.transport == 'amqp' else proxied}"
-    )
+    other = f", or set event_hubs.transport to websocket, which uses port {WEBSOCKET_PORT}"
+    proxied = " (proxies set in the environment are not used)"
+    hint = other if hubs.transport == "amqp" else proxied
+    return f"{host}:{port} {obstacle}: allow outbound connections to port {port}{hint}"
 
 
 def _sign_in(make_credential: Callable[[], Any], seconds: float) -> str:
-    """Why there is no token for Event Hubs; "" when there is one."""
+    """Request a token for Event Hubs and return the error; "" if there is none. Blocks for up to `seconds` + 1."""
     thread = LoopThread("probe-identity")
     try:
         thread.run(_token(make_credential, seconds), seconds + 1)
     except Exception as error:  # azure-identity raises classes of many packages, and its texts are pages
         return (
-            f"this VM has no Azure identity that can sign in ({type(error).__name__}): give it a managed identity (for "
-            f"a user-assigned one set AZURE_CLIENT_ID) with {_ROLE}, and see that 169.254.169.254 can be reached"
+            f"no Azure identity of this VM can sign in ({type(error).__name__}): assign a managed identity (for a "
+            f"user-assigned one set AZURE_CLIENT_ID) with {_ROLE}, and check that 169.254.169.254 is reachable"
         )
     finally:
         thread.stop(0.3)
@@ -114,7 +113,7 @@ async def _token(make_credential: Callable[[], Any], seconds: float) -> None:
 
 
 def _link(settings: Settings, address: str, further: Mapping[str, Any]) -> Finding:
-    from exporter.sinks.event_hubs.sink import EventHubsDestination  # noqa: PLC0415  # only what is configured
+    from exporter.sinks.event_hubs.sink import EventHubsDestination  # noqa: PLC0415  # only if configured
 
     hubs = settings.event_hubs
     try:
@@ -127,32 +126,32 @@ def _link(settings: Settings, address: str, further: Mapping[str, Any]) -> Findi
         return explained(failure, hubs, address)
     finally:
         destination.close()
-    return ok(EVENT_HUBS, f"{address} lets us send to {hubs.event_hub}, up to {size} bytes a message; nothing was sent")
+    return ok(EVENT_HUBS, f"{address} allows sending to {hubs.event_hub}, {size} bytes a message; nothing was sent")
 
 
 def explained(failure: Failure, hubs: EventHubsSettings, address: str) -> Finding:
-    """The finding for a link that could not be opened."""
+    """Return the finding for a link that could not be opened."""
     namespace = hubs.fully_qualified_namespace
     sentences: Mapping[str, str] = {
         "unauthorized": (
-            f"refuses the identity of this VM: give it {_ROLE}, and wait some minutes for it to take effect"
+            f"rejects the identity of this VM: assign it {_ROLE}, and wait some minutes until it takes effect"
             if namespace
-            else "refuses the key: take the connection string afresh from a policy with the claim Send, of this "
-            "namespace or of this event hub (a rotated key, a policy without Send, a clock that is off and the "
-            "namespace's firewall all look like this)"
+            else "rejects the key: copy the connection string again from a policy of this namespace or event hub with "
+            "the claim Send (possible causes: a rotated key, a policy without Send, a wrong clock, the namespace's "
+            "firewall)"
         ),
-        "not-found": f"has no event hub {hubs.event_hub}: correct event_hubs.event_hub or EntityPath (the event hub's "
-        "own name, not the namespace's)",
-        "tls": "shows a certificate that is not trusted, or speaks no TLS: give the CA of what inspects TLS on the way "
-        "as event_hubs.certificate, or correct that or the address",
-        "configuration": "cannot be asked: correct what is said in brackets",
-        "timeout": "takes the connection and says nothing: it may be no Event Hubs; correct the address, or look for a "
-        "firewall that inspects AMQP and set event_hubs.transport to websocket",
-        "throttled": "is busy or has too many connections (Basic allows 100, Standard 5000): try again, and if it "
-        "stays, raise the namespace's tier or units",
-        "unavailable": "cannot at the moment, or the event hub is disabled: enable it in the portal, or try again",
-        "connect": "takes the connection and hangs up: it may be no Event Hubs; correct the address and "
-        "event_hubs.transport",
+        "not-found": f"has no event hub {hubs.event_hub}: correct event_hubs.event_hub or EntityPath (the name of the "
+        "event hub, not of the namespace)",
+        "tls": "does not use TLS, or its certificate is not trusted: set event_hubs.certificate to the CA of the proxy "
+        "that inspects TLS, or correct the address",
+        "configuration": "cannot be tested: correct the setting",
+        "timeout": "accepts the connection but does not respond; it might not be an Event Hubs endpoint: correct the "
+        "address, or look for a firewall that inspects AMQP and set event_hubs.transport to websocket",
+        "throttled": "is busy or has too many connections (Basic allows 100, Standard 5000): try again; if it "
+        "persists, raise the namespace's tier or units",
+        "unavailable": "is unavailable, or the event hub is disabled: enable it in the portal, or try again",
+        "connect": "accepts the connection and closes it; it might not be an Event Hubs endpoint: correct the address "
+        "and event_hubs.transport",
     }
     sentence = sentences.get(failure.reason, "fails")
     verdict = warn if failure.reason == "throttled" else fail
@@ -160,7 +159,7 @@ def explained(failure: Failure, hubs: EventHubsSettings, address: str) -> Findin
 
 
 def probe_otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
-    """At most `timeouts.connect` seconds and `otlp.timeout`."""
+    """Send an empty request to the collector; takes at most `timeouts.connect` + `otlp.timeout` seconds."""
     url = settings.otlp.logs_url
     parts = urlsplit(url)
     shown, host = origin(url), parts.hostname or ""
@@ -176,18 +175,18 @@ def probe_otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
     except Failure as failure:
         return Report((_refused_by_collector(failure, shown, proxy),))
     clocks = clock_of("the collector", headers.get("Date", ""), environment.wall(), time.monotonic() - began)
-    through = f" through the proxy that {proxy} names" if proxy else ""
-    return Report((ok(OTLP, f"{shown} took an empty request{through}; no record was sent"),), clocks)
+    through = f" through the proxy set in {proxy}" if proxy else ""
+    return Report((ok(OTLP, f"{shown} accepted an empty request{through}; no record was sent"),), clocks)
 
 
 def origin(url: str) -> str:
-    """A URL's scheme, host and port: some backends have a token in the path."""
+    """Return a URL's scheme, host, and port, without its user and its path: some backends have a token there."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _post(settings: Settings) -> Mapping[str, str]:
-    from exporter.sinks.otlp.sink import OtlpDestination  # noqa: PLC0415  # only what is configured
+    from exporter.sinks.otlp.sink import OtlpDestination  # noqa: PLC0415  # only if configured
 
     try:
         destination = OtlpDestination(settings.otlp)
@@ -201,39 +200,32 @@ def _post(settings: Settings) -> Mapping[str, str]:
 
 def _no_collector(obstacle: str, shown: str, host: str) -> str:
     if obstacle == UNKNOWN_NAME:
-        return f"the name {host} is not known to this machine's DNS: correct otlp.endpoint"
-    return f"{shown} {obstacle}: start the collector (OTLP over HTTP, port 4318 as a rule), or correct otlp.endpoint"
+        return f"the name {host} does not resolve: correct otlp.endpoint"
+    return f"{shown} {obstacle}: start the collector (OTLP over HTTP, usually port 4318), or correct otlp.endpoint"
 
 
 _SENTENCES: Final[Mapping[str, str]] = {
-    "unauthorized": "refuses us: correct the credentials in otlp.headers",
-    "not-found": "has no /v1/logs there: give the base URL of a receiver of OTLP over HTTP as otlp.endpoint (/v1/logs "
-    "is appended), and see that its logs pipeline is on",
-    "redirect": "sends us elsewhere, to a log in page or to https, and redirections are not followed: give the final "
-    "address as otlp.endpoint",
-    "protocol": "answers with something that is not OTLP (an HTML page, mostly): correct otlp.endpoint, this is a web "
-    "server or a proxy",
-    "tls": "does not agree on TLS: for a certificate of your own CA set otlp.certificate, for a client certificate "
-    "otlp.client_certificate, and for a collector without TLS write http://",
-    "timeout": "takes the connection and gives no answer in time: see what the collector waits for and that this is "
-    "its port for OTLP over HTTP (4318 as a rule, 4317 is gRPC), or raise otlp.timeout",
-    "throttled": "asks us to slow down: it is there, and overloaded",
-    "unavailable": "cannot at the moment: see the collector's own log",
-    "rejected": "refused the empty request of this probe, as some backends do: whether it takes records shows with the "
-    "first one",
-    "connect": "takes the connection and hangs up: see that this is the port for OTLP over HTTP (4318 as a rule, 4317 "
-    "is gRPC) and that http or https is right",
-    "configuration": "cannot be asked: correct what is said in brackets",
+    "unauthorized": "rejects the credentials: correct otlp.headers",
+    "not-found": "has no /v1/logs: set otlp.endpoint to the base URL of an OTLP receiver over HTTP (/v1/logs is "
+    "appended), and enable its logs pipeline",
+    "redirect": "returned a redirect, for example to a login page or to https: set otlp.endpoint to the final address",
+    "protocol": "does not respond with OTLP; it might be a web server or a proxy: correct otlp.endpoint",
+    "tls": "failed the TLS handshake: for a private CA set otlp.certificate, for a client certificate "
+    "otlp.client_certificate, and for a collector without TLS use http://",
+    "timeout": "accepts the connection but does not respond in time: check the collector and its port for OTLP over "
+    "HTTP (usually 4318; 4317 is gRPC), or raise otlp.timeout",
+    "throttled": "is overloaded and throttles requests: reduce its load",
+    "unavailable": "is unavailable: see the collector's log",
+    "rejected": "rejected the empty request of this test, as some backends do: check the delivery of the first record",
+    "connect": "accepts the connection and closes it: use the port for OTLP over HTTP (usually 4318; 4317 is gRPC), "
+    "and the right scheme (http or https)",
+    "configuration": "cannot be tested: correct the setting",
 }
 _PASSING: Final = frozenset({"throttled", "unavailable", "rejected"})
 
 
 def _refused_by_collector(failure: Failure, shown: str, proxy: str) -> Finding:
-    sentence = _SENTENCES.get(failure.reason, "fails: see the collector's own log")
-    hint = (
-        f"; the request went through the proxy that {proxy} names, add the host to NO_PROXY if it must not"
-        if proxy
-        else ""
-    )
+    sentence = _SENTENCES.get(failure.reason, "fails: see the collector's log")
+    hint = f"; the proxy set in {proxy} was used: to bypass it, add the host to NO_PROXY" if proxy else ""
     verdict = warn if failure.reason in _PASSING else fail
     return verdict(OTLP, f"{shown} {sentence}{hint} ({failure.detail})")

@@ -1,6 +1,6 @@
-"""Probes what is on the disk: the outbox, the recording, the hold file, and the folder for event files.
+"""Probes files: the outbox, the recording, the hold file, and the directory for event files.
 
-Writes only a temporary file of its own.
+Writes only a temporary file, which it removes.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _TRIED_BYTES: Final = 64 << 10
 _MIB: Final = 1 << 20
 
 _OS_SENTENCES: Final[Mapping[int, str]] = {
-    errno.EACCES: "is not writable for this user: give the folder to the user that the agent runs as",
-    errno.EPERM: "is not writable for this user: give the folder to the user that the agent runs as",
-    errno.EROFS: "is on a read-only file system: mount a writable volume there, or set the path to one",
-    errno.ENOSPC: "has no space left: free some, or set the path to another file system",
-    errno.EDQUOT: "is over its quota: raise it, or set the path to another file system",
-    errno.ENOTDIR: "cannot be, since a part of its path is a file: correct the path",
-    errno.ENOENT: "cannot be made: correct the path",
+    errno.EACCES: "is not writable for this user: make the agent's user the owner of the directory",
+    errno.EPERM: "is not writable for this user: make the agent's user the owner of the directory",
+    errno.EROFS: "is on a read-only file system: mount a writable volume there, or change the path",
+    errno.ENOSPC: "has no space left: free some, or change the path to another file system",
+    errno.EDQUOT: "is over its quota: raise it, or change the path to another file system",
+    errno.ENOTDIR: "cannot exist, because a part of its path is a file: correct the path",
+    errno.ENOENT: "cannot be created: correct the path",
 }
 
 _WINDOWS_SENTENCES: Final[Mapping[int, str]] = {
-    19: "is on a drive that is write-protected: take another, or set the path to one",
+    19: "is on a write-protected drive: change the path to another drive",
     21: "is on a drive that is not ready: correct the path",
-    32: "is open in another program, which lets nobody else have it: close it there",
+    32: "is open exclusively in another program: close it there",
     33: "is locked by another program: close it there",
     39: _OS_SENTENCES[errno.ENOSPC],
     1295: _OS_SENTENCES[errno.EDQUOT],
@@ -57,10 +57,10 @@ _WINDOWS_SENTENCES: Final[Mapping[int, str]] = {
 
 
 def probe_outbox(settings: Settings, _: ProbeEnvironment) -> Report:
-    """Whether the agent could work with its outbox, and which VM the outbox belongs to."""
+    """Test whether the agent can use its outbox, and read which VM the outbox belongs to."""
     path = Path(settings.outbox.path)
     if sys.platform == "win32" and is_on_network(real := os.path.realpath(path)):
-        return Report((fail("outbox", f"{path} is on a share, {real}: {NO_SHARE}; set outbox.path to a local drive"),))
+        return Report((fail("outbox", f"{path} is on a share ({real}): {NO_SHARE}; set outbox.path to a local drive"),))
     try:
         in_use = _is_in_use(path)
     except OSError as error:
@@ -75,15 +75,15 @@ def probe_outbox(settings: Settings, _: ProbeEnvironment) -> Report:
 
 
 def _open_to_others(path: Path) -> list[Finding]:
-    """A warning when others may read or replace what is made in the folder; one that is missing is made private."""
+    """Return a warning if other users may read or replace files in the directory; the agent creates it private."""
     folder = path.parent
-    if not folder.exists() or (path.exists() and fault_of(path.stat())):  # said of the outbox itself
+    if not folder.exists() or (path.exists() and fault_of(path.stat())):  # reported for the outbox itself
         return []
     return [warn("outbox", sentence)] if (sentence := open_folder(folder)) else []
 
 
 def _is_in_use(path: Path) -> bool:
-    """Whether an agent runs on it. The file to lock is never made here: it would belong to the user who checks."""
+    """Return whether an agent uses the outbox. Never creates the lock file: it would belong to the wrong user."""
     lock = FileLock(Path(os.path.realpath(path)))
     if not lock.path.is_file():
         return False
@@ -94,14 +94,14 @@ def _is_in_use(path: Path) -> bool:
 
 
 def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
-    """Write a file and remove it, in the folder or where the folder would be made; None when that succeeds.
+    """Write and remove a file in the directory, or in its first existing parent; return None on success.
 
     `key` names the setting in the finding.
     """
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    if not existing.is_dir():  # Windows has no such error: it says that the path is not found
+    if not existing.is_dir():  # Windows has no such error: it reports that the path isn't found
         return fail(topic, f"{folder} {_OS_SENTENCES[errno.ENOTDIR]} ({key})")
     try:
         with _temporary_file(existing) as file:
@@ -114,8 +114,8 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
 
 
 def _temporary_file(folder: Path) -> IO[bytes]:
-    """A file that vanishes when it is closed. Raises OSError."""
-    if sys.platform == "win32":  # there `tempfile` tries ten thousand names in a folder that refuses all of them
+    """Create a file that is removed when it is closed. Raises OSError."""
+    if sys.platform == "win32":  # there `tempfile` tries ten thousand names in a directory without write permission
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_TEMPORARY | os.O_BINARY
         return os.fdopen(os.open(folder / f".check-{secrets.token_hex(8)}", flags), "w+b")
     return tempfile.TemporaryFile(dir=folder)
@@ -126,12 +126,12 @@ def _reason(error: OSError) -> str:
 
 
 def reason(number: int | None, winerror: int | None) -> str:
-    """What is wrong with a path and what to do, by the `errno` of an error, or its `winerror` where that says more."""
+    """Return the problem of a path and its remedy, by `winerror` if that is more specific, else by `errno`."""
     return _WINDOWS_SENTENCES.get(winerror or 0) or _OS_SENTENCES.get(number or 0, "")
 
 
 def _space(path: Path, max_bytes: int) -> list[Finding]:
-    """A warning when the outbox could fill the disk before its own bound."""
+    """Return a warning if the outbox could fill the disk before it reaches `max_bytes`."""
     existing = next(folder for folder in path.parents if folder.exists())
     free = shutil.disk_usage(existing).free
     used = path.stat().st_size if path.exists() else 0
@@ -140,17 +140,17 @@ def _space(path: Path, max_bytes: int) -> list[Finding]:
     return [
         warn(
             "outbox",
-            f"outbox.max_bytes allows {max_bytes // _MIB} MiB, but {existing} has {free // _MIB} MiB left: lower it, "
-            "so that old records are dropped before the disk is full",
+            f"outbox.max_bytes is {max_bytes // _MIB} MiB, but {existing} has only {free // _MIB} MiB left: lower it, "
+            "so that the outbox drops old records before the disk is full",
         )
     ]
 
 
 def _content(path: Path) -> tuple[Finding, str]:
-    """The finding about the file, and the vmId that it belongs to, "" where it has none."""
-    as_root = ", tried as root" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
+    """Return the finding about the outbox file, and the vmId of its owner; "" if it has none."""
+    as_root = " (tested as root)" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
     if not path.exists():
-        return ok("outbox", f"{path} does not exist yet and can be made{as_root}"), ""
+        return ok("outbox", f"{path} does not exist yet and can be created{as_root}"), ""
     if not path.is_file():
         return fail("outbox", f"{path} is not a file: correct outbox.path"), ""
     try:
@@ -160,9 +160,9 @@ def _content(path: Path) -> tuple[Finding, str]:
     if unusable:
         return warn(
             "outbox",
-            f"{path} is {unusable}: at its start the agent sets it aside under another name, and begins a new one "
-            f"{'with what can be read of it' if unusable == 'corrupt' else 'without it'}; correct outbox.path if "
-            "the file belongs to another program",
+            f"{path} is {unusable}: when the agent starts, it renames this file, keeps it, and begins a new outbox "
+            f"{'with its readable records' if unusable == 'corrupt' else 'without its records'}; correct outbox.path "
+            "if the file belongs to another program",
         ), ""
     if fault := fault_of(path.stat()):
         return fail("outbox", f"{path}: {fault}") if not as_root else _tried_as_root(path), owner
@@ -172,18 +172,16 @@ def _content(path: Path) -> tuple[Finding, str]:
 
 
 def _tried_as_root(path: Path) -> Finding:
-    """Root may look at the outbox of an agent that runs as another user."""
+    """Return the warning for an outbox of another user, which root can't test."""
     owner = path.stat().st_uid
-    return warn(
-        "outbox",
-        f"{path} belongs to user {owner}, and this was tried as root: an agent that runs as user {owner} takes it, any "
-        "other refuses it",
-    )
+    return warn("outbox", f"{path} belongs to user {owner} (tested as root): only an agent of user {owner} can use it")
 
 
 def _read_outbox(path: Path) -> tuple[str, str, int, int]:
-    """The fault of the file as the agent would call it, the VM that it belongs to, and how many records are undelivered
-    and parked. Does not change the file. Raises OSError when it can't be read."""
+    """Return the file's fault, its vmId, and its numbers of undelivered and parked records.
+
+    The fault is one of `unusable_reason`, "" for none. Doesn't change the file. Raises OSError if it can't be read.
+    """
     with _unchanging(path) as uri:
         if not uri:
             return "", "", 0, 0
@@ -204,10 +202,10 @@ def _read_outbox(path: Path) -> tuple[str, str, int, int]:
 
 @contextlib.contextmanager
 def _unchanging(path: Path) -> Iterator[str]:
-    """A URI to read the database by, "" when it is too large to be read.
+    """Yield a URI to read the database by; "" if it is too large.
 
-    SQLite itself would leave files of this user beside it. Without a journal it is read as immutable; with one, which a
-    crash leaves behind, a copy of both is.
+    SQLite itself would create files of this user next to it. Without a journal the file is opened as immutable. With a
+    journal, which a crash leaves behind, a copy of both files is opened.
     """
     with open(path, "rb"):
         pass
@@ -226,60 +224,59 @@ def _unchanging(path: Path) -> Iterator[str]:
 
 
 def probe_hold_file(settings: Settings, _: ProbeEnvironment) -> Report:
-    """Whether the hold file is there, or can't be told not to be, and so holds every approval."""
+    """Test whether the hold file holds every event: it exists, or its absence can't be verified."""
     path = settings.approval.hold_file
     found = presence(path)
     if found is Presence.ABSENT:
-        return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
+        return Report((ok("hold_file", f"{path} does not exist: it holds no event"),))
     if found is Presence.UNTRUSTED:
-        sentence = f"{access.exposure(path)}, which holds every approval: name a file such as {hold_place()}"
+        sentence = f"{access.exposure(path)}, so every event is held: use a path like {hold_place()}"
     elif os.path.lexists(path):
-        sentence = f"{path} is there: nothing is approved until it is removed"
+        sentence = f"{path} exists: every event is held until it is removed"
     else:
         sentence = (
-            f"{path} cannot be looked at, which holds every approval: make its folder if that is missing, let this "
-            f"user see it, or name another file, such as {hold_place()}"
+            f"{path} cannot be checked, so every event is held: create its directory if it is missing, let the agent's "
+            f"user search it, or use another path, for example {hold_place()}"
         )
     return Report((warn("hold_file", sentence),))
 
 
 def probe_recorder(settings: Settings, _: ProbeEnvironment) -> Report:
-    """Whether a recording could be written."""
+    """Test whether the recording can be written."""
     path = Path(settings.recording.path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        return Report((fail("recording", f"{path} is a link or no regular file, which is not written to: correct it"),))
+        return Report((fail("recording", f"{path} is not a regular file: correct recording.path"),))
     refusal = try_folder("recording", path.parent, "recording.path")
     if refusal is None and sys.platform == "win32" and path.parent.exists() and not access.keeps_lists(path.parent):
-        return Report((warn("recording", f"{path} can be written, and {access.NO_LISTS}: others may read it"),))
-    return Report((refusal or ok("recording", f"{path} can be written"),))
+        return Report((warn("recording", f"{path} is writable, but {access.NO_LISTS}: other users may read it"),))
+    return Report((refusal or ok("recording", f"{path} is writable"),))
 
 
 def open_to_writers(settings: Settings) -> list[str]:
-    """A warning when every user of the machine may write to the folder. On Windows `exposed_folders` does that."""
+    """Return a warning if every user of the machine may write event files. On Windows `exposed_folders` does that."""
     path = settings.event_files.path
     if not path or sys.platform == "win32":
         return []
     try:
-        everybody = os.stat(path).st_mode & stat.S_IWOTH
+        if not os.stat(path).st_mode & stat.S_IWOTH:
+            return []
     except (OSError, ValueError):
         return []
-    if not everybody:
-        return []
-    return [f"event_files.path: every user of this machine may write to {path}, also what is not true: chmod o-w it"]
+    return [f"event_files.path: every user of this machine can forge event files in {path}: run chmod o-w on it"]
 
 
 def probe_event_files(settings: Settings, _: ProbeEnvironment) -> Report:
-    """Whether event files could be written: the folder is there, and takes files of this user."""
+    """Test whether event files can be written: the directory exists and is writable for this user."""
     path = settings.event_files.path
     if not os.path.lexists(path):
-        missing = f"{path} is missing, and the agent never makes it: make it, unless the unit of the agent does"
+        missing = f"{path} does not exist, and the agent does not create it: create it, unless the agent's unit does"
         return Report((warn("event_files", missing),))
     if not os.path.isdir(path):
-        return Report((fail("event_files", f"{path} is no folder, or cannot be reached: correct event_files.path"),))
+        return Report((fail("event_files", f"{path} is not an accessible directory: correct event_files.path"),))
     if (refusal := try_folder("event_files", Path(path), "event_files.path")) is not None:
         return Report((refusal,))
     try:
         Folder(path).check_status()
     except PathOccupied as error:
         return Report((fail("event_files", str(error)),))
-    return Report((ok("event_files", f"{path} can be written"),))
+    return Report((ok("event_files", f"{path} is writable"),))

@@ -1,4 +1,4 @@
-"""Judges the files that settings name: they exist, can be read, hold what they should, and hide their secrets."""
+"""Validates the files that the settings name: they exist, are readable, have valid content, and protect secrets."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from exporter.windows import access
 from exporter.windows.places import program_data
 
 NO_IDENTITY: Final = (
-    "signing in with an Azure identity needs the extra `identity`, which is not installed: "
-    "pip install 'azure-scheduled-events-exporter[identity]'"
+    "signing in with an Azure identity needs the extra `identity`, which is not installed: run pip install "
+    "'azure-scheduled-events-exporter[identity]'"
 )
 _LONGEST_MARK: Final = 4
-"""Bytes that tell the encoding of a text file."""
+"""Bytes at the beginning of a text file that show its encoding."""
 _SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
 
 
 def is_installed(package: str) -> bool:
-    """Whether the package could be imported, without importing it."""
+    """Return whether the package can be imported, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the package above it is not installed
+    except ModuleNotFoundError:  # its parent package isn't installed
         return False
 
 
 def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
-    """What is wrong with the files that the settings name, a sentence each, whatever else is wrong in the settings."""
+    """Return one sentence for each error in a file that the settings name, even if other settings are invalid."""
     sources = _sources(args, environ)
     errors: list[str] = []
     errors += _web_errors(sources)
@@ -60,14 +60,14 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
 
 
 def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_installed) -> list[str]:
-    """What the settings need that is not installed, a sentence each. No error: the agent may run on another machine."""
+    """Return one sentence for each missing package. Not an error: the agent may run on another machine."""
     if not settings.event_hubs.fully_qualified_namespace or installed("azure.identity"):
         return []
     return [f"event_hubs.fully_qualified_namespace: {NO_IDENTITY}"]
 
 
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
-    """Where values come from. A settings file that can't be read counts as empty: `load` has the error."""
+    """Return the sources of settings. An unreadable settings file counts as empty: `load` reports the error."""
     path, document = "", {}
     with contextlib.suppress(InvalidValue):
         path = config_path(args, environ)
@@ -76,7 +76,7 @@ def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
 
 
 def _without_errors(sources: Sources) -> Sources:
-    """The same sources with lists of their own for errors: those of the settings are the business of `load`."""
+    """Return the same sources with separate error lists: `load` reports the errors of the settings."""
     return Sources(sources.flags, sources.environ, sources.document, sources.path)
 
 
@@ -92,15 +92,15 @@ def _web_errors(sources: Sources) -> list[str]:
 
 
 def _outbox_errors(sources: Sources) -> list[str]:
-    """Judges the path alone: whether it can be written shows only on the machine that the agent runs on."""
+    """Validate only the path: whether it is writable depends on the machine that runs the agent."""
     picked = sources.pick(settings_of("outbox")["path"])
     if picked.value.endswith(("/", "\\")) or os.path.isdir(picked.value):
-        return [f"{picked.origin}: expected the path of a file, found the folder {picked.value}"]
+        return [f"{picked.origin}: expected the path of a file, found the directory {picked.value}"]
     return []
 
 
 def _certificate_errors(sources: Sources) -> Iterator[str]:
-    """What would fail when the first record is sent."""
+    """Yield the errors of certificates that would otherwise appear when the first record is sent."""
     settings = settings_of("otlp")
     ca, certificate, key = (
         sources.pick(settings[name], variables(name), Text(optional=True, path=True))
@@ -115,7 +115,7 @@ def _certificate_errors(sources: Sources) -> Iterator[str]:
 
 
 def _ca_errors(picked: Picked) -> Iterator[str]:
-    """Why the CA certificates of a destination can't be used."""
+    """Yield the error of a destination's CA certificates, if there is one."""
     path = picked.value
     if path and (reason := _unusable(path)):
         yield f"{picked.origin}: {path}: {reason}"
@@ -127,23 +127,23 @@ def _ca_errors(picked: Picked) -> Iterator[str]:
 
 
 def _pair_errors(certificate: Picked, key: str) -> Iterator[str]:
-    """Why a client certificate and its key, a path or "", can't be used together."""
+    """Yield the error of a client certificate with its key (a path or ""), if there is one."""
     where = f"{certificate.origin}: {certificate.value}"
     try:
-        # The password is never asked for on a terminal: an encrypted key is an error.
+        # With a password given, OpenSSL doesn't prompt on the terminal: an encrypted key is an error.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate.value, key or None, password="")
     except ssl.SSLError as error:
         if "MISMATCH" in str(error):
-            yield f"{where}: does not belong to the key in {key or certificate.value}"
+            yield f"{where}: does not match the key in {key or certificate.value}"
         else:
-            beside = f", with its key in {key}" if key else " with its key (or set otlp.client_key)"
-            yield f"{where}: expected a certificate in PEM{beside}, without a password"
+            with_key = f", with its key in {key}" if key else " with its key (or set otlp.client_key)"
+            yield f"{where}: expected a certificate in PEM{with_key}, without a password"
     except OSError as error:
         yield f"{where}: cannot be used: {error.strerror}"
 
 
 def _unusable(path: str) -> str:
-    """Why OpenSSL can't read the PEM file: not at all, or its first certificate not; "" when it can."""
+    """Return why OpenSSL can't read the PEM file: it's unreadable or not ASCII; "" if it can."""
     try:
         with open(path, "rb") as file:
             return not_ascii(file.read(_LONGEST_MARK))
@@ -154,32 +154,32 @@ def _unusable(path: str) -> str:
 
 
 def readable_secrets(settings: Settings, environment: ProbeEnvironment) -> list[str]:
-    """Warnings about files with secrets that every user of the machine can read.
+    """Return warnings about files with secrets that every user of the machine can read.
 
-    Not in Kubernetes, whose mounts of secrets are like that and whose pods have no other users.
+    Empty in Kubernetes: its secret mounts have these permissions, and a pod has no other users.
     """
     if environment.in_kubernetes:
         return []
     return [
-        f"{path}: holds {what} and {exposure}"
+        f"{path}: contains {what} and {exposure}"
         for path, what in dict(_secret_files(settings, environment)).items()
         if (exposure := _exposure(path))
     ]
 
 
 def exposed_folders(settings: Settings) -> Iterator[str]:
-    """Warnings about folders in which an account that is no administrator decides which files there are.
+    """Yield warnings about directories in which an account without administrator rights can change files.
 
-    Only on Windows; the agent then approves nothing that asks for such a file.
+    Only on Windows. There the agent treats such a file as untrusted and approves nothing that depends on it.
     """
     approval, events = settings.approval, settings.event_files.path
-    needed = [("approval.hold_file", approval.hold_file, "so that every approval is held", hold_place())]
+    needed = [("approval.hold_file", approval.hold_file, "so every event is held", hold_place())]
     for rule in approval.rules:
-        effect = "so that the rule approves nothing"
+        effect = "so the rule approves nothing"
         needed.append((f'rule "{rule.name}": require_file', rule.require_file, effect, ready_place()))
-    effect = "so that what event files say may not be true"
+    effect = "so event files can be forged"
     needed.append(("event_files.path", os.path.join(events, STATUS_NAME) if events else "", effect, events_place()))
-    needed.append(("config.file", settings.config_file, "and so what is approved", program_data(os.environ)))
+    needed.append(("config.file", settings.config_file, "so the policy can be changed", program_data(os.environ)))
     for name, path, effect, instead in needed:
         if not path:
             continue
@@ -188,17 +188,17 @@ def exposed_folders(settings: Settings) -> Iterator[str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            exposure = f"the access list of a folder of {path} cannot be read ({error.strerror})"
+            exposure = f"the access list of a parent directory of {path} cannot be read ({error.strerror})"
         if exposure:
-            yield f"{name}: {exposure}, {effect}: name a path that only administrators can change, such as {instead}"
+            yield f"{name}: {exposure}, {effect}; use a path that only administrators can change, such as {instead}"
 
 
 def _exposure(path: str) -> str:
-    """Who else may read the file, and what to do about it, to follow "and"; "" for nobody."""
+    """Return who else may read the file, with the remedy, as a clause that follows "and"; "" if no other user may."""
     if sys.platform == "win32":
         try:
             if not access.keeps_lists(path):
-                return f"{access.NO_LISTS}, so that every user of this machine can read it: move it to another"
+                return f"{access.NO_LISTS}, so every user of this machine can read it: move it to another drive"
             if readers := access.others_with_access(path):
                 return (
                     f"can be read by {', '.join(readers)}: {access.closing_commands(path, access.READ, folder=False)}"
@@ -206,13 +206,13 @@ def _exposure(path: str) -> str:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            return f"its access list cannot be read ({error.strerror}): see who may read it"
+            return f"its access list cannot be read ({error.strerror}): check its permissions"
         return ""
-    return "can be read by every user of this machine: chmod o-r it" if _open_to_all(path) else ""
+    return "can be read by every user of this machine: run chmod o-r on it" if _open_to_all(path) else ""
 
 
 def _secret_files(settings: Settings, environment: ProbeEnvironment) -> Iterator[tuple[str, str]]:
-    """Path and content, in words, of each file that holds a secret."""
+    """Yield the path and a description of the content of each file that contains a secret."""
     if settings.config_file:
         sources = _sources(argparse.Namespace(**{"config.file": settings.config_file}), environment.environ)
         tables = {name: table for name, table in sources.document.items() if isinstance(table, dict)}
@@ -229,7 +229,7 @@ def _secret_files(settings: Settings, environment: ProbeEnvironment) -> Iterator
 def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
     web, _, files = read_web_file(path)
     if web is not None and web.users:
-        yield str(path), "hashes of passwords"
+        yield str(path), "password hashes"
     for file in files:
         with contextlib.suppress(OSError, ValueError, TooLarge, WrongEncoding):
             if "PRIVATE KEY-----" in decoded(read_capped(file, MAX_BYTES)):
@@ -237,7 +237,7 @@ def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _open_to_all(path: str) -> bool:
-    """Whether others may read the file and pass all folders on the way to it."""
+    """Return whether other users may read the file and search all its parent directories."""
     real = Path(os.path.realpath(path))
     try:
         passable = all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)

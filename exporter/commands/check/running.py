@@ -1,8 +1,8 @@
-"""The agent that already runs here: what it says of itself at `/api/v1/status`, and where it differs from the settings.
+"""Compares the settings with the agent that already runs on this machine, by its `/api/v1/status`.
 
-It is asked at an address of this machine, without a password and without anything else that is secret. So whose
-certificate it shows does not matter: its answer is compared and shown, and nothing else depends on it. The answer may
-come from a later version, or from another program: it is bounded, and what is missing or mistyped in it is not told.
+The request goes to an address of this machine and contains no secret, so the server's certificate isn't verified: the
+response is only compared and shown. It may come from a later version or from another program: its size is limited, and
+missing or mistyped members are ignored.
 """
 
 from __future__ import annotations
@@ -40,21 +40,24 @@ TOPIC: Final = "agent"
 _OUR_METRIC: Final = b"azure_scheduled_events_build_info"
 _READ_AT_MOST: Final = 4 << 20
 _SHOWN: Final = 100
-"""Characters of a word that is repeated from the answer."""
+"""Characters of a value of the response that a finding quotes."""
 _LONGEST: Final = 86400
-"""Seconds: no poll interval is longer."""
+"""Upper bound of a poll interval, in seconds."""
 _UNNAMED: Final = {"", "0.0.0.0", "::"}  # noqa: S104  # compared, not bound
-"""Addresses to listen on that stand for all."""
+"""Hosts of `web.listen_address` that mean all addresses."""
 
 
 OccupantKind = Literal["agent", "password", "certificate", "other"]
-"""What listens on an address that is taken: the agent; the agent, and it wants a password, of which the settings hold
-only a hash; something that wants a client certificate, which we have none of; or something else."""
+"""The program that listens on an address: the agent, the agent with a required password (the settings contain only its
+hash), a server that requires a client certificate, or another program."""
 
 
 class Occupant(Struct, frozen=True):
-    """What answers at an address: `name` is what another program calls itself, `status` what an agent says; None for
-    an agent that is just starting, or whose answer can't be read."""
+    """The program at an address.
+
+    `name` is another program's Server header. `status` is an agent's status; None if the agent is just starting or its
+    response can't be read.
+    """
 
     kind: OccupantKind
     name: str = ""
@@ -62,13 +65,13 @@ class Occupant(Struct, frozen=True):
 
 
 _REFUSED: Final = Occupant("other")
-"""What answers 400 to a good request: servers of TLS do so to one without."""
+"""A server that returned 400 to a valid request, as TLS servers do for plain HTTP."""
 
 
 def identify(host: str, port: int, *, encrypted: bool, seconds: float) -> Occupant:
-    """What answers at this address of this machine, asked for so many seconds.
+    """Return the program at this address of this machine, within `seconds`.
 
-    `encrypted` is what the settings say; what runs may have been started with others, so the other way is tried too.
+    `encrypted` is whether the settings use TLS. The running program may have other settings, so both ways are tried.
     """
     end = time.monotonic() + seconds
     for local in _addresses(host, port):
@@ -89,7 +92,7 @@ def identify(host: str, port: int, *, encrypted: bool, seconds: float) -> Occupa
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Where on this machine to ask for a server on `host`: the one address that it would listen on."""
+    """Return the addresses to try for a server that listens on `host`; empty if the name doesn't resolve."""
     if host in _UNNAMED:
         return ["127.0.0.1", "::1"]
     try:
@@ -101,10 +104,10 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _ask(host: str, port: int, *, tls: bool, end: float) -> Occupant:
-    """Raises OSError and http.client.HTTPException."""
+    """Request the status, then the metrics. Raises OSError and http.client.HTTPException."""
     connection = http.client.HTTPConnection(host, port)
     if tls:
-        context = ssl._create_unverified_context()  # noqa: S323  # as the module says
+        context = ssl._create_unverified_context()  # noqa: S323  # see the module's docstring
         connection = http.client.HTTPSConnection(host, port, context=context)
     try:
         answer, body = _get(connection, STATUS, end)
@@ -123,7 +126,7 @@ def _ask(host: str, port: int, *, tls: bool, end: float) -> Occupant:
 
 
 def _get(connection: http.client.HTTPConnection, path: str, end: float) -> tuple[http.client.HTTPResponse, bytes]:
-    """An answer with its body, or the first part of one that is long or late."""
+    """Return a response and its body, or the first part of a body that is too long or too late."""
     connection.close()
     connection.timeout = max(0.1, end - time.monotonic())
     connection.request("GET", path)
@@ -135,7 +138,7 @@ def _get(connection: http.client.HTTPConnection, path: str, end: float) -> tuple
 
 
 def _read(body: bytes) -> Mapping[str, Any] | None:
-    """The status in an answer; None where it is none, or one of a version that can't be understood."""
+    """Return the status in a response body; None if it isn't a status, or has another version of the format."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -143,30 +146,30 @@ def _read(body: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) and value.get("type") == TYPE else None
 
 
-# --- what it says
+# --- the findings
 
 
 def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ...]:
-    """What the running agent says of itself, and where it differs from these settings."""
+    """Return the findings about the running agent: its state, and its differences from these settings."""
     agent = _AgentStatus(status)
     version, mode, name = agent.text("agent", "version"), agent.text("approval", "mode"), agent.text("vm", "name")
-    on = f"on {name}" if name else "and does not know the name of this VM"
-    running = f"version {version or 'not said'} runs in mode {mode or 'not said'} {on}"
+    on = f"on {name}" if name else "on a VM whose name is unknown"
+    running = f"version {version or 'unknown'} is running in mode {mode or 'unknown'} {on}"
     reason = agent.text("source", "failure")
     if agent.value("source", "up") is True:
         first = ok(TOPIC, f"{running}; it reads the metadata service")
     else:
-        why = failure(reason) if reason else "it was not asked yet"
-        first = warn(TOPIC, f"{running}; it does not read the metadata service: {why}")
+        why = failure(reason) if reason else "not polled yet"
+        first = warn(TOPIC, f"{running}; it cannot read the metadata service: {why}")
     differences = "; ".join(_differences(agent, settings))
-    restart = f"the agent that runs here has {differences}: restart it to take them over"
+    restart = f"the running agent has {differences}: restart it to apply these settings"
     return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(agent, settings))
 
 
 def _files(agent: _AgentStatus, settings: Settings) -> Iterator[Finding]:
-    """Files of these settings that the agent sees otherwise than this command, whatever makes the difference.
+    """Yield the files of these settings for which the agent and this command disagree whether they exist.
 
-    What this command can't look at is not compared.
+    Files that this command can't check aren't compared.
     """
     events, folder = agent.value("event_files"), settings.event_files.path
     files = agent.value("approval", "files")
@@ -176,21 +179,21 @@ def _files(agent: _AgentStatus, settings: Settings) -> Iterator[Finding]:
         status = os.path.join(folder, STATUS_NAME)
         theirs[status] = Presence.PRESENT
         asked.add(status)
-    # Only these are looked at: the answer may be of another program.
+    # No other files: the response may come from another program.
     known = re.compile("|".join(re.escape(path).replace(r"\{event_id\}", r"[^/\\]+") for path in asked - {""}))
     for path, found in theirs.items():
         here = presence(path) if path and known.fullmatch(path) else Presence.UNKNOWN
         if here is not Presence.UNKNOWN and found in [*Presence] and found != here:
             yield fail(
                 TOPIC,
-                f"{path} is {found} to the agent that runs here and {here} to this command: if that has not just "
-                "changed, the agent has another folder there (PrivateTmp=, a mount, a container) or other rights: name "
-                f"a path that both see alike, such as {hold_place()}",
+                f"{path} is {found} for the running agent and {here} for this command: the agent sees another "
+                "directory (PrivateTmp=, a mount, a container) or has other permissions, unless the file has just "
+                f"changed; use a path that both see, for example {hold_place()}",
             )
 
 
 class _AgentStatus(Struct, frozen=True):
-    """A status that may lack anything."""
+    """A status in which any member may be missing or have any type."""
 
     status: Mapping[str, Any]
 
@@ -201,31 +204,31 @@ class _AgentStatus(Struct, frozen=True):
         return found
 
     def text(self, *path: str) -> str:
-        """On one line, cut; empty where it is no text."""
+        """Return the member on one line, truncated; "" if it isn't a string."""
         found = self.value(*path)
         return one_line(found)[:_SHOWN] if isinstance(found, str) else ""
 
 
 def _differences(agent: _AgentStatus, settings: Settings) -> Iterator[str]:
-    """In the words of the settings; of what it does not say, nothing."""
+    """Yield the settings whose values differ; members missing from the status aren't compared."""
     version = agent.text("agent", "version")
     if version and version != __version__:
-        yield f"version {version}, this program is {__version__}"
+        yield f"version {version} (this program: {__version__})"
     ours, approval = policy_values(settings.approval.policy), agent.value("approval")
     for key in ("mode", "coordination", "takeover_after", "hold_file"):
         theirs = agent.value("approval", key)
         known = isinstance(approval, dict) and key in approval and isinstance(theirs, str | None)
         if known and (theirs or "") != ours[key]:
-            yield f"approval.{key} {agent.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
+            yield f"approval.{key} {agent.text('approval', key) or 'none'} (these settings: {ours[key] or 'none'})"
     rules = agent.value("approval", "rules")
     if isinstance(rules, list) and rules != ours["rules"]:
-        yield "other approval.rules than these settings"
+        yield "different approval.rules"
     interval, wanted = agent.value("source", "poll_interval_seconds"), settings.source.poll_interval
     if isinstance(interval, int | float) and 0 < interval < _LONGEST and interval != wanted:
-        yield f"source.poll_interval {format_duration(interval)}, these settings say {format_duration(wanted)}"
+        yield f"source.poll_interval {format_duration(interval)} (these settings: {format_duration(wanted)})"
     name, configured = agent.text("vm", "name"), settings.source.vm_name
     if name and configured and not alike(name, configured):
-        yield f"the name {name}, these settings say source.vm_name {configured}"
+        yield f"the VM name {name} (source.vm_name in these settings: {configured})"
     yield from _destinations(agent, settings)
 
 
@@ -237,6 +240,6 @@ def _destinations(agent: _AgentStatus, settings: Settings) -> Iterator[str]:
     ours = {"event_hubs": settings.event_hubs.configured, "otlp": settings.otlp.configured}
     for name in DESTINATIONS:
         if name in theirs and not ours[name]:
-            yield f"{name}, which these settings do not configure"
+            yield f"the destination {name} (not configured in these settings)"
         elif ours[name] and name not in theirs:
-            yield f"no {name}, which these settings configure"
+            yield f"no destination {name} (configured in these settings)"
