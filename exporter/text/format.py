@@ -1,8 +1,7 @@
-"""Formats durations, instants, sizes, counts and text from outside for a person.
+"""Formats durations, instants, sizes, counts, and external text for the page, the timeline, commands, and settings.
 
-The one place that does, for the page, the timeline, the commands and the settings. A duration has two forms: `span` for
-a sentence, with its two greatest units, and Prometheus' own notation for a setting or a scenario, which is exact
-(`parse_duration`, `format_duration`).
+A duration has two forms: `span` for a sentence, rounded down to its two largest units, and Prometheus' notation for a
+setting or a scenario, which is exact (`parse_duration`, `format_duration`).
 """
 
 from __future__ import annotations
@@ -42,13 +41,15 @@ _UNITS_BYTES: Final = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-"""Bytes of each unit, by the prefixes of SI and of IEC [IEC 80000-13]. KB is often written for kB."""
+"""Bytes of each unit, with SI and IEC prefixes [IEC 80000-13]. KB is a common spelling of kB."""
 _SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]{0,3})")
 
 
 def span(seconds: float) -> str:
-    """A duration with its two greatest units: `4.2 s`, `14 min 30 s`, `3 d 4 h`. Between number and unit is a
-    no-break space, which `clean` replaces by a plain one."""
+    """Return a duration with its two largest units: `4.2 s`, `14 min 30 s`, `3 d 4 h`.
+
+    A no-break space separates number and unit; `clean` replaces it with a space.
+    """
     if seconds < TENTHS_BELOW and seconds != int(seconds):
         return f"{seconds:.1f}\u00a0s"
     whole = int(seconds)
@@ -64,7 +65,7 @@ def span(seconds: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration as Prometheus writes it: `100ms`, `1m30s`, `2h`, `0`. Raises ValueError."""
+    """Return the seconds of a duration in Prometheus' notation: `100ms`, `1m30s`, `2h`, `0`. Raises ValueError."""
     if text == "0":
         return 0.0
     match = _DURATION.fullmatch(text)
@@ -75,7 +76,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as Prometheus writes it, to the millisecond; years and weeks only when nothing is left over."""
+    """Return a duration in Prometheus' notation, to the millisecond; years and weeks only without a remainder."""
     left = round(seconds * 1000)
     if left == 0:
         return "0s"
@@ -90,7 +91,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `100MB` (10^6 bytes each), `100MiB` (2^20 each) or `104857600`. Raises ValueError."""
+    """Return the bytes of a size: `100MB` (10^6 bytes each), `100MiB` (2^20 each), `104857600`. Raises ValueError."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _UNITS_BYTES:
         raise ValueError('expected a size such as "100MB" or "100MiB"')
@@ -98,7 +99,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """A size with the greatest unit that is exact, as `parse_size` reads it; without one where none is."""
+    """Return a size in the largest exact unit, as `parse_size` reads it; without a unit if none is exact."""
     for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB"):
         if count and count % _UNITS_BYTES[unit] == 0:
             return f"{count // _UNITS_BYTES[unit]}{unit}"
@@ -106,29 +107,29 @@ def format_size(count: int) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago something was, None where that is not known; never `in ...`, whatever the clocks did."""
+    """Return the age of something; None: unknown, because the clock was set back. Never a time in the future."""
     if seconds is None:
         return "the clock was set back since"
     return "just now" if seconds < 1 else f"{span(seconds)} ago"
 
 
 def moment(instant: datetime) -> str:
-    """An instant in UTC, to the second: `2026-03-02 09:00:20Z`."""
+    """Return an instant in UTC, to the second: `2026-03-02 09:00:20Z`."""
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def size(count: int) -> str:
-    """Bytes, in KiB or MiB without decimals."""
+    """Return bytes in KiB or MiB, without decimals."""
     return f"{count / 2**10:.0f}\u00a0KiB" if count < 2**20 else f"{count / 2**20:.0f}\u00a0MiB"
 
 
 def counted(count: int, singular: str) -> str:
-    """A number with its noun, whose plural is made with an s: `1 record`, `2 records`."""
+    """Return a number with a noun whose plural ends in s: `1 record`, `2 records`."""
     return f"{count} {singular}{'s' * (count != 1)}"
 
 
 def clean(value: object, limit: int) -> str:
-    """The value's text on one line, without characters that a terminal acts on, at most `limit` characters of it."""
+    """Return at most `limit` characters of the value's text, on one line, without control characters."""
     text = str(value)
     cut = text[: limit + 1].replace(NO_BREAK_SPACE, " ")
     shown = printable(re.sub(r"[\r\n\t]", " ", cut[:limit]))

@@ -1,11 +1,11 @@
-"""Printing for the commands: no control character from outside and no credential reaches a terminal.
+"""Printing for the commands: no external control character and no credential reaches a terminal.
 
-    say(text, out)            a line of output, as long as it is: JSON
-    tell(text, out)           the same for people, on as many lines of at most 100 columns as it needs
-    complain(text)            lines of error, also without credentials
-    prepare(stream, environ)  what `cli` does with both streams, once
+    print_line(text, out)     a line of any length: JSON
+    print_wrapped(text, out)  human-readable text, wrapped at 100 columns
+    print_error(text)         an error message on standard error, without credentials
+    prepare(stream, environ)  called once for both streams, by `cli`
 
-What is not printable is written as its JSON escape, so that a line of JSON keeps its meaning.
+Characters that aren't printable are written as JSON escapes, which keep the meaning of a line of JSON.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ from exporter.secrets import redact
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
-"""Letters that are drawn as nothing: fillers and variation selectors."""
+"""Invisible letters: fillers and variation selectors."""
 _HARMLESS: Final = ("ignore", "replace", "backslashreplace", "namereplace", "xmlcharrefreplace")
-"""The error handlers that encode whatever there is; "strict" and the like raise."""
+"""The error handlers that encode any text; "strict" and others raise."""
 
 
 PREFIXES: Final[Mapping[LogLevel, str]] = {"debug": "<7>", "info": "<6>", "warn": "<4>", "error": "<3>"}
-"""Priorities that the journal takes from the beginning of a line (SyslogLevelPrefix=) and keeps as its PRIORITY."""
+"""Prefixes of a line that the journal removes and stores as its PRIORITY [systemd.exec(5): SyslogLevelPrefix=]."""
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with an escape such as `\\u001b` for all that moves a cursor, colours, hides or turns text:
-    control characters (C0, DEL, C1), bidirectional and other format characters, separators of lines, surrogates.
+    """Return `text` on one line, with escapes such as `\\u001b` for characters that a terminal could act on.
+
+    These are control characters (C0, DEL, C1), bidirectional and other format characters, line separators, surrogates,
+    and invisible letters.
     """
     return text if visible(text) else "".join(char if visible(char) else _escape(char) for char in text)
 
 
 def visible(text: str) -> bool:
-    """Whether every character is visible: printable, and no filler or variation selector (drawn as nothing)."""
+    """Return whether every character is visible: printable, and not a filler or variation selector."""
     return text.isprintable() and not _FILLERS.search(text)
 
 
 def _escape(char: str) -> str:
-    """The character as JSON escapes it."""
+    """Return the character as a JSON escape."""
     return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
@@ -59,25 +61,25 @@ def print_line(text: str, out: TextIO | None = None) -> None:
 
 
 def print_wrapped(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
-    """As `say`, for people: on lines of at most 100 columns, those behind the first begin with `hang` spaces."""
+    """Print text on lines of at most 100 columns; the second and further lines begin with `hang` spaces."""
     stream = sys.stdout if out is None else out
     encoding, shown = getattr(stream, "encoding", None), printable(text)
-    if encoding:  # what it lacks is escaped, and then longer
+    if encoding:  # escapes of characters that the encoding lacks count as columns
         shown = shown.encode(encoding, "backslashreplace").decode(encoding)
     print("\n".join(wrapped(shown, hang)), file=stream, flush=True)
 
 
 def print_error(text: str) -> None:
-    """Print an error message to standard error, line by line, without credentials; to the journal as errors."""
+    """Print an error message to standard error, without credentials; in the journal it has the priority of errors."""
     prefix = PREFIXES["error"] if is_journal(sys.stderr) else ""
     for line in redact(text).split("\n"):
         print_line(prefix + line, sys.stderr)
 
 
 def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the stream is the journal's.
+    """Return whether the stream goes to the journal.
 
-    JOURNAL_STREAM has the device and inode of the stream that a service was started with [systemd.exec(5)]. What was
+    JOURNAL_STREAM contains the device and inode of the stream that systemd opened [systemd.exec(5)]. A stream that was
     redirected since, to a file or a pipe, has others.
     """
     named = environ.get("JOURNAL_STREAM", "")
@@ -91,12 +93,11 @@ def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -
 
 
 def prepare(stream: TextIO | None, environ: Mapping[str, str]) -> None:
-    """Make a standard stream able to print any text; None, a stream that is closed, is left alone.
+    """Set up a standard stream so that it can print any text; None: the stream is closed.
 
-    PYTHONIOENCODING is obeyed, but for an error handler that lets a name in a document end the command. Else a
-    terminal keeps its encoding, since the locale says what it can show (a console of Windows takes all), and a file or
-    a pipe gets UTF-8: other programs and machines read it, and JSON is nothing else [RFC 8259, 8.1]. What an encoding
-    lacks is escaped.
+    PYTHONIOENCODING wins, except for error handlers that raise. Otherwise a terminal keeps the encoding of its locale
+    (a Windows console accepts all characters), and a file or a pipe gets UTF-8, as JSON requires [RFC 8259, 8.1].
+    Characters that the encoding lacks are escaped.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return
@@ -108,10 +109,10 @@ def prepare(stream: TextIO | None, environ: Mapping[str, str]) -> None:
 
 
 def is_reader_gone(error: OSError, platform: str = sys.platform) -> bool:
-    """Whether this error of printing says that a pipe has no reader any more, as `head` and `more` end.
+    """Return whether printing failed because the reader of the pipe has exited, as `head` and `more` do.
 
-    On Windows the C library answers it with EINVAL, when it does not know Windows' own error [_write, _dosmaperr];
-    with a file's name it is that name which is invalid.
+    On Windows the C library reports EINVAL if it doesn't know Windows' own error [_write, _dosmaperr]. An EINVAL with a
+    file name is about that name.
     """
     if isinstance(error, BrokenPipeError):
         return True
@@ -119,13 +120,13 @@ def is_reader_gone(error: OSError, platform: str = sys.platform) -> bool:
 
 
 def discard_unwritable(stream: TextIO | None) -> None:
-    """Where what is left in the buffer can't be written, let it go nowhere: the interpreter would try once more."""
+    """Redirect a stream whose buffer can't be written to the null device: the interpreter would try once more."""
     if stream is None:
         return
     try:
         stream.flush()
     except OSError:
-        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nobody behind it
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has no reader
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except ValueError:
         return  # closed
@@ -134,27 +135,26 @@ def discard_unwritable(stream: TextIO | None) -> None:
 WIDTH: Final = 100
 """Columns of a line."""
 _LEAST: Final = 20
-"""Columns that are left behind a hanging indent, however deep it is."""
+"""Minimum number of columns after a hanging indent."""
 _WORDS: Final = re.compile(r" *[^ ]+")
 _WIDE: Final = ("W", "F")
 
 
 def columns(text: str) -> int:
-    """How many columns a terminal takes for the text: two for a wide character [UAX 11]."""
+    """Return the columns that the text takes on a terminal: two for a wide character [UAX 11]."""
     return len(text) if text.isascii() else sum(map(_column, text))
 
 
 def _column(char: str) -> int:
-    """A mark that combines with the character before it counts as one: terminals differ."""
+    """Return the columns of a character. A combining mark counts as one, because terminals differ."""
     return 2 if unicodedata.east_asian_width(char) in _WIDE else 1
 
 
 def wrapped(text: str, hang: int = 0, width: int = WIDTH) -> list[str]:
-    """The line in parts of at most `width` columns; those behind the first begin with `hang` spaces.
+    """Split a line at spaces into lines of at most `width` columns; all but the first begin with `hang` spaces.
 
-    It is parted at spaces, and spaces between words of one part stay as they are. A word that is too long for a part
-    with its indent has one of its own without it, such as a path that is copied from there; one that is longer than
-    that is parted anywhere.
+    Spaces within a line are kept. A word that doesn't fit behind the indent gets its own line without it, so that, for
+    example, a path can be copied. A word longer than a line is split anywhere.
     """
     if columns(text) <= width:
         return [text]
@@ -175,12 +175,12 @@ def wrapped(text: str, hang: int = 0, width: int = WIDTH) -> list[str]:
             continue
         *whole, line = _pieces(bare, width)
         lines += whole
-        used = width  # nothing stands behind it
+        used = width  # no word follows on this line
     return [*lines, line] if line.strip() else lines
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:
-    """The parts of a word that is parted anywhere."""
+    """Yield the parts of a word that is longer than a line."""
     part, used = "", 0
     for char in word:
         if used + _column(char) > width:
@@ -191,5 +191,5 @@ def _pieces(word: str, width: int) -> Iterator[str]:
 
 
 def listed(words: Iterable[str], indent: int = 2, width: int = WIDTH) -> str:
-    """Words with commas in between, on as many indented lines as they need."""
+    """Return the words, separated by commas, on indented lines."""
     return "\n".join(wrapped(" " * indent + ", ".join(words), hang=indent, width=width))

@@ -1,8 +1,8 @@
-"""Single values as people write them: addresses, names, and what an error may show of a wrong value.
+"""Reads single values that a user wrote (addresses, names), and describes wrong values in errors.
 
-For every room that reads values which a person wrote: the settings, the web-config file, the command lines, the
-simulator's scenarios. A reader raises `InvalidValue` with what it expected, worded to follow "expected"; the caller
-adds where the value was given and, through `describe`, what was found there.
+Used for settings, the web-config file, command lines, and the simulator's scenarios. A reader raises `InvalidValue`
+with the expected value, as a phrase that follows "expected". The caller adds the place of the value and, from
+`describe`, the value found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from exporter.text.terminal import listed
 
 _MAX_SHOWN: Final = 80  # characters of a value, in an error of one line
 MAX_TEXT: Final = 4096
-"""Characters of a value. A longer one is refused, and never shown."""
+"""Maximum number of characters of a value. A longer value is rejected and not shown."""
 
 _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
@@ -42,48 +42,47 @@ A_PATH: Final = "a path"
 
 
 class InvalidValue(ValueError):
-    """A value is not what is taken there. The message says what was expected, and nothing of what was found."""
+    """An invalid value. The message is the expected value, and doesn't contain the value found."""
 
 
 class Misplaced(InvalidValue):
-    """A value that must not be shown, such as a secret where none belongs. The message is a whole sentence."""
+    """A value that must not be shown, such as a secret in the wrong place. The message is a complete sentence."""
 
 
 def refuse_secrets(value: object, instead_of: str) -> None:
-    """Refuse a connection string, a key or a token that was given as a path, a name or an address, and a URL, which may
-    hold a password, in place of "a path". Raises `Misplaced`."""
+    """Reject a connection string, key, or token that was given as a path, a name, or an address.
+
+    In place of "a path" it also rejects a URL, which may contain a password. Raises `Misplaced`.
+    """
     if not isinstance(value, str):
         return
     if is_connection_string(value):
         raise Misplaced(
-            f"this is a connection string, not {instead_of}; it belongs into a file of its own, named by "
-            "event_hubs.connection_string_file, or into the environment"
+            f"this is a connection string, not {instead_of}; put it in a separate file and set "
+            "event_hubs.connection_string_file to its path, or put it in the environment"
         )
     if is_key(value):
-        raise Misplaced(
-            f"this is a key or a certificate itself, not {instead_of}; it belongs into a file of its own, whose path "
-            "is given where a file is asked for"
-        )
+        raise Misplaced(f"this is a key or a certificate, not {instead_of}; put it in a separate file and set its path")
     if is_token(value):
-        raise Misplaced(f"this is a token itself, not {instead_of}; it belongs into otlp.headers or the environment")
+        raise Misplaced(f"this is a token, not {instead_of}; put it in otlp.headers or the environment")
     if instead_of == A_PATH and is_url(value):
-        raise Misplaced("this is a URL, not a path; give the path of a file on this machine")
+        raise Misplaced("this is a URL, not a path; set the path of a file on this machine")
 
 
 def refuse_misplaced(text: str, instead_of: str) -> None:
-    """Refuse what is neither a path nor a name: a secret, or a text with control characters. Raises `Misplaced`."""
+    """Reject a secret, and text with control characters, in place of a path or a name. Raises `Misplaced`."""
     refuse_secrets(text, instead_of)
     if _CONTROL_CHARACTERS.search(text):
-        raise Misplaced(f"expected {instead_of} on one line, found control characters in what is not shown")
+        raise Misplaced(f"expected {instead_of} on one line, found control characters (value not shown)")
 
 
 def quote(text: str) -> str:
-    """The text as a TOML basic string. JSON's escapes are TOML's, except that TOML also wants DEL escaped."""
+    """Return the text as a TOML basic string: with JSON's escapes, and DEL escaped too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def describe(value: object) -> str:
-    """A wrong value for an error: short, on one line, without credentials, with its type where that is wrong."""
+    """Return a wrong value for an error: short, on one line, without credentials; with its type if not a string."""
     if isinstance(value, str):
         return _describe_text(value)
     if isinstance(value, bool):
@@ -97,20 +96,19 @@ def describe(value: object) -> str:
 
 def _describe_text(text: str) -> str:
     if len(text) > MAX_TEXT:
-        return f"a string of {len(text)} characters that is not shown"
+        return f"a string of {len(text)} characters (not shown)"
     if _CONTROL_CHARACTERS.search(text):
-        return "a string with control characters that is not shown"
-    if is_connection_string(text) or is_key(text) or is_token(text):
-        return "a string that is not shown, since it looks like a secret"
+        return "a string with control characters (not shown)"
     clean = without_credentials(text)
-    if HIDDEN not in clean and redact(unmasked(text)) != unmasked(text):
-        return "a string that is not shown, since it looks like a secret"
+    secret = is_connection_string(text) or is_key(text) or is_token(text)
+    if secret or (HIDDEN not in clean and redact(unmasked(text)) != unmasked(text)):
+        return "a string that looks like a secret (not shown)"
     shown = quote(clean[:_MAX_SHOWN]) if clean.isprintable() else ascii(clean[:_MAX_SHOWN])
     return shown + ("..." if len(clean) > _MAX_SHOWN else "")
 
 
 def describe_type(value: object) -> str:
-    """The TOML type of a value that must not be shown."""
+    """Return the TOML type of a value that must not be shown."""
     names = (
         (str, "a string"),
         (bool, "a boolean"),
@@ -123,12 +121,12 @@ def describe_type(value: object) -> str:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether this can be the name of a host, or its IPv4 address; an IPv6 address is none."""
+    """Return whether this can be a host name or an IPv4 address; false for an IPv6 address."""
     return _HOST_NAME.fullmatch(text) is not None
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether this is an IPv6 address, without brackets."""
+    """Return whether this is an IPv6 address, without brackets."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -137,7 +135,7 @@ def is_ipv6(text: str) -> bool:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[::]:port` or `:port`; an empty host is every address. Raises `InvalidValue`."""
+    """Return host and port of `host:port`, `[::]:port`, or `:port`; host "": every address. Raises `InvalidValue`."""
     expected = '"host:port", "[::]:port" or ":port", such as "0.0.0.0:10169"'
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MAX_PORT:
@@ -150,28 +148,28 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, for the end of a sentence; nothing where none is near."""
+    """Return a hint at the most similar known word, for the end of a sentence; "" if none is similar."""
     near = nearest(word, known, _NEAR)
     return f" (did you mean {quote(near)}? words match exactly)" if near else ""
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """The known word that is most like this one (1 is the same), whatever the case; "" where none is like it."""
+    """Return the most similar known word, ignoring case; "" if none has the `likeness` (1: the same word)."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, likeness)
     return by_lower_case[near[0]] if near else ""
 
 
 def unknown_word(what: str, word: str, known: Iterable[str]) -> str:
-    """The sentence for a mistyped word of a command line, with the nearest that there is, and all of them below it."""
+    """Return the error for an unknown word of a command line, with the most similar word and a list of all."""
     names = list(known)
     near = nearest(word, names)
     hint = f"; did you mean {near}?" if near else ""
-    return f"unknown {what} {describe(word)}{hint}\nThere are:\n{listed(names)}"
+    return f"unknown {what} {describe(word)}{hint}\nExpected one of:\n{listed(names)}"
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a section, key or variable that does not exist, with the nearest that does."""
+    """Return the error for an unknown section, key, or variable, with the most similar name, or else all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(names)

@@ -1,4 +1,4 @@
-"""`check`: valid settings told in words, all errors at once, and no secret in any line."""
+"""`check`: the summary of valid settings, all errors at once, and no secret in any line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def arguments(*flags: str) -> argparse.Namespace:
 
 
 def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> str:
-    """What a check without errors prints."""
+    """Return what a check without errors prints."""
     assert check(arguments(*flags), ProbeEnvironment(environ)) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -47,58 +47,54 @@ def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> 
 
 
 def refused(*flags: str, **environ: str) -> str:
-    """The errors of a check, one a line."""
+    """Return the errors of a check, one on each line."""
     with pytest.raises(ConfigError) as caught:
         check(arguments(*flags), ProbeEnvironment(environ))
     return "\n".join(caught.value.errors)
 
 
 def a_pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate and its key."""
+    """Return the paths of a self-signed certificate and its key."""
     return write(folder, name, *self_signed(name))
 
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that every user of the machine can enter; pytest's own is not."""
+    """Create a directory that every user of the machine can search, unlike pytest's."""
     folder = Path(tempfile.mkdtemp(prefix="check-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 
 
-def test_the_summary_of_the_defaults_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without any setting a check says that all is valid and what would happen."""
+def test_summary_of_defaults_describes_the_agents_actions(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys)
     lines = out.splitlines()
     assert lines[0] == "configuration is valid"
     for words in (
-        "http://169.254.169.254, api-version 2020-07-01, asked every 1s",
-        "dry-run: says what it would approve, and sends nothing",
-        "leader: only the first name in Resources approves",
+        "http://169.254.169.254, api-version 2020-07-01, polled every 1s",
+        "dry-run: records what it would approve, and sends nothing",
+        "leader: only the first VM in Resources approves",
         "user-initiated: event_type Reboot, Redeploy; event_source User",
         "short-freeze: event_type Freeze; min_duration 0; max_duration 8",
         f"{load(arguments(), {}).outbox.path}, at most 100 MiB",
-        "/-/gate is 503 from 2m before Reboot, Redeploy, Preempt or Terminate until it is over",
-        "0.0.0.0:10169, without TLS, open to whoever reaches it",
+        "/-/gate returns 503 from 2m before Reboot, Redeploy, Preempt or Terminate until the event has ended",
+        "0.0.0.0:10169, without TLS, open to every client",
     ):
         assert any(line.endswith(words) for line in lines), words
     assert "warning" not in out
 
 
-def test_the_summary_says_when_the_gate_closes(capsys: pytest.CaptureFixture[str]) -> None:
-    """For one type, and for none: then never."""
+def test_summary_shows_when_the_gate_closes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an event type the gate never closes."""
     one = checked(capsys, "--gate.event-types=Reboot", "--gate.lead=5m")
-    assert "  gate          /-/gate is 503 from 5m before Reboot until it is over\n" in one
-    assert "  gate          /-/gate is always 200: no type of event closes it\n" in checked(
+    assert "  gate          /-/gate returns 503 from 5m before Reboot until the event has ended\n" in one
+    assert "  gate          /-/gate always returns 200: no event type closes it\n" in checked(
         capsys, "--gate.event-types="
     )
 
 
-def test_the_summary_shows_every_setting_that_changes_what_happens(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Every choice that changes what happens shows in the summary."""
+def test_summary_shows_every_setting_with_an_effect(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "agent.toml"
     config.write_text(
         f"""
@@ -137,8 +133,8 @@ path = "{DRIVE}/var/log/recording"
     for words in (
         str(config),
         "web_3\n",
-        "enforce: APPROVES events by the rules below",
-        "; events of users also the next name, each 10s later",
+        "enforce: APPROVES events that match the rules below",
+        "; for source User also the next VM, after each 10s",
         f"a: event_type Freeze; min_duration 1; settle 30s; require_file {READY}\n",
         "b: event_type Freeze; max_duration 9; when_quiet True\n",
         "single: event_type Reboot; max_resources 1\n",
@@ -146,11 +142,11 @@ path = "{DRIVE}/var/log/recording"
         "d: event_type Reboot; max_resources 2; between 00:00-24:00; days Fri; timezone UTC\n",
         "e: event_type Reboot; between 09:00-17:30; days Mon, Tue, Wed; timezone UTC\n",
         "f: event_type Reboot; between 00:00-24:00; days Mon, Tue, Wed, Thu, Fri, Sat, Sun; timezone UTC\n",
-        f"{DRIVE}/run/hold: nothing is approved unless it is known to be absent",
+        f"{DRIVE}/run/hold: holds every event unless the file is known to be absent",
         "hub at contoso.servicebus.windows.net through sb://10.0.0.9 by websocket, with a connection string",
         "http://collector:4318, within 2 s",
-        "of all events (a witness)",
-        f"one for each event of this VM in {DRIVE}/run/events",
+        "all events, also of other VMs",
+        f"one file for each event of this VM, in {DRIVE}/run/events",
         f"{DRIVE}/var/log/recording, 3 files of 10 MiB",
     ):
         assert words in out, words
@@ -159,8 +155,8 @@ path = "{DRIVE}/var/log/recording"
     assert KEY not in out
 
 
-def test_all_errors_of_settings_and_files_come_at_once(tmp_path: Path) -> None:
-    """A wrong value, a broken web-config file, missing certificates and a folder as the outbox: one list, with keys."""
+def test_all_errors_of_settings_and_files_are_reported_at_once(tmp_path: Path) -> None:
+    """One list with keys: a wrong value, a broken web-config file, missing certificates, a directory as outbox."""
     web = tmp_path / "web.yml"
     web.write_text("tls_server_config:\n  cert_file: none.pem\n  keyfile: x\nbasic_auth_users:\n  bob: plain-text\n")
     config = tmp_path / "agent.toml"
@@ -181,7 +177,7 @@ config_file = '{web}'
     for words in (
         f"{config}: [source] poll_interval: expected a duration",
         f"{config}: [otlp] certificate: {tmp_path / 'missing.pem'}: cannot be read: No such file or directory",
-        f"{config}: [outbox] path: expected the path of a file, found the folder {tmp_path}",
+        f"{config}: [outbox] path: expected the path of a file, found the directory {tmp_path}",
         f"{web}: tls_server_config.keyfile: unknown key",
         f"{web}: basic_auth_users: entry 1: expected a bcrypt hash",
     ):
@@ -189,28 +185,28 @@ config_file = '{web}'
     assert "plain-text" not in refusal
 
 
-def test_certificates_that_cannot_be_used_are_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A key that belongs to another certificate, and files that hold none, are found before the first record."""
+def test_unusable_certificates_are_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A key of another certificate, and files without a certificate, are reported before the first record."""
     ours, theirs = a_pair(tmp_path, "ours"), a_pair(tmp_path, "theirs")
     text_file = tmp_path / "text.pem"
     text_file.write_text("no certificate")
     on = "--otlp.endpoint=https://collector:4318"
     checked(capsys, on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={ours[1]}")
     mixed = refused(on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={theirs[1]}")
-    assert f"--otlp.client-certificate: {ours[0]}: does not belong to the key in {theirs[1]}" in mixed
+    assert f"--otlp.client-certificate: {ours[0]}: does not match the key in {theirs[1]}" in mixed
     alone = refused(on, f"--otlp.client-certificate={ours[0]}")
     assert "or set otlp.client_key" in alone
     assert f"--otlp.certificate: {text_file}: expected CA certificates" in refused(
         on, f"--otlp.certificate={text_file}"
     )
-    checked(capsys, f"--otlp.certificate={text_file}")  # not used, so not looked at
+    checked(capsys, f"--otlp.certificate={text_file}")  # not used, so not read
     refusal = refused(on, OTEL_EXPORTER_OTLP_CERTIFICATE="/missing.pem")
     assert refusal.startswith("OTEL_EXPORTER_OTLP_CERTIFICATE: /missing.pem: cannot be read")
 
 
 @pytest.mark.parametrize(("encoding", "found"), [("utf-16", "UTF-16"), ("utf-8-sig", "a byte order mark")])
-def test_a_certificate_that_openssl_overlooks_is_told(tmp_path: Path, encoding: str, found: str) -> None:
-    """OpenSSL reads PEM as ASCII: of what PowerShell writes by itself the first certificate, or all, is missed."""
+def test_certificate_that_openssl_ignores_is_an_error(tmp_path: Path, encoding: str, found: str) -> None:
+    """OpenSSL reads PEM as ASCII: in PowerShell's default encodings it misses the first certificate, or all."""
     good = a_pair(tmp_path, "good")
     saved = tuple(path.with_suffix(f".{encoding}") for path in good)
     for path, copy in zip(good, saved, strict=True):
@@ -228,11 +224,9 @@ def test_a_certificate_that_openssl_overlooks_is_told(tmp_path: Path, encoding: 
     assert hub == f"--event-hubs.certificate: {saved[0]}: {expected}"
 
 
-@pytest.mark.linux("looks at the modes of files")
-def test_files_with_secrets_that_everybody_can_read_are_warned_of(
-    capsys: pytest.CaptureFixture[str], public: Path
-) -> None:
-    """Such files are warned about, by what they hold; not when they or a folder are closed, nor in Kubernetes."""
+@pytest.mark.linux("checks file modes")
+def test_world_readable_secrets_are_warned_about(capsys: pytest.CaptureFixture[str], public: Path) -> None:
+    """No warning if the file or a parent directory is private, nor in Kubernetes."""
     certificate, key = a_pair(public, "web")
     web = public / "web.yml"
     web.write_text(
@@ -253,12 +247,12 @@ def test_files_with_secrets_that_everybody_can_read_are_warned_of(
     for path, what in (
         (config, "a secret"),
         (secret, "the connection string"),
-        (web, "hashes"),
+        (web, "password hashes"),
         (key, "a private key"),
     ):
-        assert any(line.startswith(f"warning: {path}: holds {what}") for line in out.splitlines()), path
+        assert any(line.startswith(f"warning: {path}: contains {what}") for line in out.splitlines()), path
     assert f"warning: {certificate}" not in out
-    assert "TLS, passwords of 1 user\n" in out
+    assert "TLS, requires a password (1 user)\n" in out
     for word in (TOKEN, KEY, HASH):
         assert word not in out
     assert "warning" not in checked(capsys, *flags, KUBERNETES_SERVICE_HOST="10.0.0.1")
@@ -270,8 +264,8 @@ def test_files_with_secrets_that_everybody_can_read_are_warned_of(
     assert "warning" not in checked(capsys, *flags)
 
 
-def test_the_summary_says_who_may_scrape(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A required client certificate closes the endpoint, one that is only looked at if given does not."""
+def test_summary_shows_the_protection_of_the_endpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An optional client certificate leaves the endpoint open."""
     certificate, key = a_pair(tmp_path, "web")
     web = tmp_path / "web.yml"
 
@@ -281,12 +275,12 @@ def test_the_summary_says_who_may_scrape(capsys: pytest.CaptureFixture[str], tmp
         lines = checked(capsys, f"--web.config.file={web}").splitlines()
         return next(line for line in lines if line.split()[:1] == ["web"])
 
-    assert web_line("RequireAndVerifyClientCert").endswith("TLS, a client certificate")
-    assert web_line("VerifyClientCertIfGiven").endswith("TLS, open to whoever reaches it")
+    assert web_line("RequireAndVerifyClientCert").endswith("TLS, requires a client certificate")
+    assert web_line("VerifyClientCertIfGiven").endswith("TLS, open to every client")
 
 
-def test_an_extra_that_is_needed_and_not_installed_is_a_warning() -> None:
-    """An identity without the package for it is told with the command that brings it; nothing else needs an extra."""
+def test_missing_extra_is_a_warning() -> None:
+    """The warning for an identity without its package contains the command; nothing else needs an extra."""
     by_identity = load(arguments("--event-hubs.fully-qualified-namespace=a.example", "--event-hubs.event-hub=h"), {})
     (sentence,) = missing_packages(by_identity, lambda package: package != "azure.identity")
     assert "pip install 'azure-scheduled-events-exporter[identity]'" in sentence
@@ -299,9 +293,7 @@ def test_an_extra_that_is_needed_and_not_installed_is_a_warning() -> None:
     )
 
 
-def test_the_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) -> None:
-    """The command ends with 0 for valid settings and with 2 and sentences for others."""
-
+def test_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) -> None:
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
         command = [sys.executable, "-m", "exporter", "check", *flags]
@@ -320,7 +312,7 @@ def test_the_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) 
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *flags: str, code: int = 0, **environ: str) -> dict[str, Any]:
-    """The one object that `--format json` prints."""
+    """Return the object that `--format json` prints."""
     assert check(arguments("--format", "json", *flags), ProbeEnvironment(environ)) == code
     out, err = capsys.readouterr()
     assert err == ""
@@ -330,8 +322,8 @@ def as_json(capsys: pytest.CaptureFixture[str], *flags: str, code: int = 0, **en
     return recorded
 
 
-def test_json_tells_the_settings_in_force_and_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every setting by section and key as the file has it, the summary's lines, the warnings; no finding unprobed."""
+def test_json_contains_settings_summary_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings are listed by section and key as in the file; without a probe there are no findings."""
     recorded = as_json(
         capsys, "--outbox.max-bytes=64MiB", "--gate.event-types=Rebooot", "--approval.takeover-after=90s"
     )
@@ -343,29 +335,29 @@ def test_json_tells_the_settings_in_force_and_the_same_lines(capsys: pytest.Capt
     assert recorded["settings"]["gate"]["event_types"] == ["Rebooot"]
     assert [rule["name"] for rule in recorded["settings"]["approval"]["rules"]] == ["user-initiated", "short-freeze"]
     assert 'did you mean "Reboot"?' in recorded["warnings"][0]
-    assert recorded["summary"]["approval"] == "dry-run: says what it would approve, and sends nothing"
+    assert recorded["summary"]["approval"] == "dry-run: records what it would approve, and sends nothing"
 
 
-def test_json_of_what_is_not_valid_holds_every_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """The sentences that standard error has otherwise."""
+def test_json_of_invalid_settings_contains_every_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same sentences as on standard error in the text format."""
     flags = ("--outbox.max-bytes=1", "--approval.mode=yes")
     recorded = as_json(capsys, *flags, code=2)
     assert recorded["errors"] == refused(*flags).split("\n")
     assert (recorded["valid"], recorded["settings"], recorded["findings"]) == (False, None, None)
 
 
-def test_json_of_a_probe_has_a_finding_each_and_exits_with_1_where_one_fails(
+def test_json_of_a_failed_probe_contains_findings_and_exits_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Verdict, topic and sentence, as the lines have them."""
+    """A finding has the verdict, topic, and sentence of its line."""
     flags = (f"--outbox.path={tmp_path / 'outbox.db'}", "--web.listen-address=127.0.0.1:0")
     recorded = as_json(capsys, "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)
     assert {each["topic"]: each["verdict"] for each in recorded["findings"]}["metadata"] == "fail"
     assert all(each.keys() == {"verdict", "topic", "sentence"} for each in recorded["findings"])
 
 
-def test_json_holds_no_secret(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of a connection string and of headers it says that they are there; a collector is shown without user and path."""
+def test_json_contains_no_secret(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A connection string and headers are shown as booleans, a collector without user and path."""
     recorded = as_json(
         capsys,
         f"--otlp.endpoint=http://user:{TOKEN}@127.0.0.1:4318/path-with-{TOKEN}",

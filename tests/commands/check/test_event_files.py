@@ -1,4 +1,4 @@
-"""What `check` says of the folder for event files."""
+"""`check` and the directory for event files."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ def settings_of(path: Path) -> Settings:
     return loaded(f"--event-files.path={path}")
 
 
-def test_it_is_probed_where_it_is_configured(tmp_path: Path) -> None:
-    """And leaves nothing behind."""
+def test_configured_directory_is_probed(tmp_path: Path) -> None:
+    """The probe leaves nothing behind."""
     assert "event_files" not in probes_for(loaded())
     assert "event_files" in probes_for(settings_of(tmp_path))
     (finding,) = findings_of(probe_event_files, settings_of(tmp_path))
-    assert (finding.verdict, finding.sentence) == (OK, f"{tmp_path} can be written")
+    assert (finding.verdict, finding.sentence) == (OK, f"{tmp_path} is writable")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_a_warning(tmp_path: Path) -> None:
-    """The unit may make it when it starts."""
-    sentence_of(findings_of(probe_event_files, settings_of(tmp_path / "no")), WARN, "event_files", "is missing")
+def test_missing_directory_is_a_warning(tmp_path: Path) -> None:
+    """The agent's unit may create it when it starts."""
+    sentence_of(findings_of(probe_event_files, settings_of(tmp_path / "no")), WARN, "event_files", "does not exist")
     assert not (tmp_path / "no").exists()
 
 
-def test_what_is_no_folder_is_a_failure(tmp_path: Path) -> None:
-    """A file, or a path through one."""
+def test_path_of_a_file_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    sentence_of(findings_of(probe_event_files, settings_of(tmp_path / "file")), FAIL, "event_files", "no folder")
+    sentence_of(
+        findings_of(probe_event_files, settings_of(tmp_path / "file")), FAIL, "event_files", "not an accessible directory"
+    )
 
 
 def test_another_programs_status_is_a_failure(tmp_path: Path) -> None:
-    """The agent would not replace it."""
+    """The agent doesn't replace it."""
     (tmp_path / "status.json").write_text("{}")
     finding = findings_of(probe_event_files, settings_of(tmp_path))
     sentence_of(finding, FAIL, "event_files", "another program", "a separate directory")
 
 
-@pytest.mark.linux("looks through another user's eyes")
-def test_what_this_user_may_not_do_is_a_failure(tmp_path: Path) -> None:
-    """To write there."""
+@pytest.mark.linux("runs as another user")
+def test_directory_without_write_permission_is_a_failure(tmp_path: Path) -> None:
     if sys.platform == "win32":
         return
     closed = tmp_path / "closed"
@@ -62,7 +62,7 @@ def test_what_this_user_may_not_do_is_a_failure(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents:
         if not os.stat(folder).st_mode & 0o001:
-            pytest.skip(f"{folder} lets nobody else in")
+            pytest.skip(f"{folder} is closed to other users")
     root = os.geteuid() == 0
     if root:
         os.seteuid(UNKNOWN_USER)
@@ -74,12 +74,12 @@ def test_what_this_user_may_not_do_is_a_failure(tmp_path: Path) -> None:
     sentence_of(refused, FAIL, "event_files", "not writable", "(event_files.path)")
 
 
-@pytest.mark.linux("access lists are not judged")
-def test_a_folder_that_everybody_may_write_is_warned_of(tmp_path: Path) -> None:
-    """Local software would believe what anybody says there."""
+@pytest.mark.linux("checks modes, not access lists")
+def test_world_writable_directory_is_a_warning(tmp_path: Path) -> None:
+    """Every user could forge event files, which local software trusts."""
     assert open_to_writers(loaded()) == []
     assert open_to_writers(settings_of(tmp_path / "no")) == []
     assert open_to_writers(settings_of(tmp_path)) == []
     tmp_path.chmod(0o1777)
     (warning,) = open_to_writers(settings_of(tmp_path))
-    assert warning.startswith(f"event_files.path: every user of this machine may write to {tmp_path}")
+    assert warning.startswith(f"event_files.path: every user of this machine can forge event files in {tmp_path}")

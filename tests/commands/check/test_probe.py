@@ -1,4 +1,4 @@
-"""`check --probe`: each thing that can be wrong, provoked, and said in a sentence with what to do."""
+"""`check --probe`: each fault of the metadata service and the clock, with its finding and remedy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.protocol import NOISE
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.factories import service_of
+from tests.support.lines import rejoined
 from tests.support.ports import reserved_port
 from tests.support.probing import (
     ENVIRONMENT,
@@ -47,8 +48,7 @@ service = service_of("live-migration", speed=1000)
 # --- the metadata service
 
 
-def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> None:
-    """Azure that answers is ok, and a probe asks without ever approving."""
+def test_healthy_service_is_ok_and_gets_no_approval(service: MetadataService) -> None:
     settings = settings_for(service.url)
     findings = findings_of(probe_metadata, settings)
     sentence_of(findings, OK, "metadata", service.url, "answered in")
@@ -60,24 +60,23 @@ def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> 
 @pytest.mark.parametrize(
     ("fault", "verdict", "words"),
     [
-        ("403", FAIL, "answers HTTP 403: either the Metadata Security Protocol of this VM refuses this process"),
-        ("401", FAIL, "answers HTTP 401: either the Metadata Security Protocol of this VM refuses this process"),
-        ("html", FAIL, "answers with an HTML page: a proxy or service mesh stands in between"),
-        ("redirect", FAIL, "answers with a redirection (HTTP 302), which Azure never does: a proxy"),
-        ("empty", FAIL, "no document of events"),
-        ("not-json", FAIL, "no document of events"),
+        ("403", FAIL, "returned HTTP 403: if the VM uses the Metadata Security Protocol, add this program and its user"),
+        ("401", FAIL, "returned HTTP 401: if the VM uses the Metadata Security Protocol, add this program and its user"),
+        ("html", FAIL, "returned an HTML page: exclude the metadata service from the proxy or service mesh"),
+        ("redirect", FAIL, "returned a redirect (HTTP 302), which Azure never does: exclude the metadata service from"),
+        ("empty", FAIL, "returned an invalid document"),
+        ("not-json", FAIL, "returned an invalid document"),
         ("404", FAIL, "it is not Azure's metadata service; correct source.url"),
         ("410", WARN, "up to 70 s: try again"),
         ("429", WARN, "all processes of this VM share 5 requests a second"),
-        ("500", WARN, "is in trouble itself (HTTP 500): try again in a minute"),
+        ("500", WARN, "returned a server error (HTTP 500): try again in a minute"),
         ("gzip", FAIL, "(encoding: "),
         ("reset", FAIL, "(reset: "),
     ],
 )
-def test_a_bad_answer_is_a_sentence_with_its_cause(
+def test_faulty_response_is_reported_with_its_cause(
     service: MetadataService, fault: str, verdict: FindingVerdict, words: str
 ) -> None:
-    """Each bad answer of the simulated service is one sentence that says what stands behind it."""
     service.fault(f"all/{fault}")
     sentence_of(findings_of(probe_metadata, settings_for(service.url)), verdict, "metadata", service.url, words)
 
@@ -86,7 +85,7 @@ def test_a_bad_answer_is_a_sentence_with_its_cause(
 @pytest.mark.parametrize(
     ("body", "quoted"),
     [
-        (b"", "without a text"),
+        (b"", "the response was empty"),
         (b"Blocked by policy 17\r\nof your company", "Blocked by policy 17 of your company"),
         (b"<html><h1>Zscaler</h1></html>", "(an HTML or XML page)"),
         (b"\x1b[2J\xe2\x80\xaego away", "?[2J?go away"),
@@ -94,8 +93,8 @@ def test_a_bad_answer_is_a_sentence_with_its_cause(
         (b"hunter2" * 1000, "hunter2" * 14),
     ],
 )
-def test_refusal_is_quoted_with_both_causes(status: str, body: bytes, quoted: str) -> None:
-    """A 403 is not always the Metadata Security Protocol's: what was answered is there to be judged, and is bounded."""
+def test_rejection_is_quoted_with_both_causes(status: str, body: bytes, quoted: str) -> None:
+    """A 403 doesn't always come from the Metadata Security Protocol, so the finding quotes part of the response."""
     date = format_datetime(datetime.now(UTC), usegmt=True)
     with RawServer(answers(response(status, body, f"Date: {date}"))) as server:
         findings = findings_of(probe_metadata, settings_for(server.url))
@@ -103,37 +102,36 @@ def test_refusal_is_quoted_with_both_causes(status: str, body: bytes, quoted: st
     assert quoted in sentence
     assert "Metadata Security Protocol" in sentence
     assert "allow list" in sentence
-    assert "a proxy, a firewall" in sentence
+    assert "the proxy or firewall" in sentence
     assert "correct source.url" in sentence
     assert sentence.isprintable()
     assert len(sentence) < 700
 
 
-def test_refusal_keeps_its_advice_whatever_is_quoted() -> None:
-    """Redaction of the printed line takes nothing but the quotation."""
+def test_rejection_keeps_its_remedy_despite_redaction() -> None:
+    """Redaction of the printed line removes only the quotation."""
     with RawServer(answers(response("403 Forbidden", b"password=hunter2"))) as server:
         process = run_check(f"--source.url={server.url}", "--web.listen-address=127.0.0.1:0")
-    said = " ".join(process.stdout.split())
-    assert "hunter2" not in said
-    assert "correct source.url" in said
+    printed = " ".join(process.stdout.split())
+    assert "hunter2" not in printed
+    assert "correct source.url" in printed
 
 
-def test_a_refused_api_version_is_named_with_those_on_offer(service: MetadataService) -> None:
-    """A refused api-version is named, with those that the service offers."""
+def test_rejected_api_version_is_reported_with_supported_versions(service: MetadataService) -> None:
     findings = findings_of(probe_metadata, settings_for(service.url, "--source.api-version=2031-01-01"))
     sentence_of(
-        findings, FAIL, "metadata", "does not take api-version 2031-01-01", "set source.api_version", "2020-07-01"
+        findings, FAIL, "metadata", "rejects api-version 2031-01-01", "set source.api_version", "2020-07-01"
     )
 
 
-def test_late_events_are_a_warning_once_the_identity_came_and_else_a_failure(service: MetadataService) -> None:
-    """Events that do not come in time may be Azure's two minutes: a warning when it says who we are, else a failure."""
+def test_late_events_are_a_warning_with_identity_and_a_failure_without(service: MetadataService) -> None:
+    """Azure's first response can take two minutes; the identity shows that the service itself responds."""
     service.fault("hang")
     findings = findings_of(probe_metadata, settings_for(service.url), HURRIED_ENVIRONMENT)
-    sentence_of(findings, WARN, "metadata", "gave no events within 2 s", "takes up to 2 minutes")
+    sentence_of(findings, WARN, "metadata", "returned no events within 2 s", "try again after 2 minutes")
     service.fault("all/hang")
     findings = findings_of(probe_metadata, settings_for(service.url), HURRIED_ENVIRONMENT)
-    sentence_of(findings, FAIL, "metadata", "gave no answer within 2 s", "may take 2 minutes")
+    sentence_of(findings, FAIL, "metadata", "did not respond within 2 s", "can take 2 minutes")
     assert len(findings) == 1
 
 
@@ -144,8 +142,8 @@ def test_late_events_are_a_warning_once_the_identity_came_and_else_a_failure(ser
         ("Server: envoy", "through a proxy (its header server: envoy)"),
     ],
 )
-def test_a_transparent_proxy_is_recognised_by_its_headers(header: str, words: str) -> None:
-    """A proxy that shows in the headers is a warning where it lets the answer by, and a failure where it does not."""
+def test_transparent_proxy_is_recognized_by_its_headers(header: str, words: str) -> None:
+    """A warning if the proxy passes the response on, a failure if it doesn't."""
     with RawServer(answers(http_ok(DOCUMENT, header))) as server:
         sentence_of(findings_of(probe_metadata, settings_for(server.url)), WARN, "metadata", words)
     with RawServer(answers(response("503 Unavailable", b"<html>", header))) as server:
@@ -154,7 +152,7 @@ def test_a_transparent_proxy_is_recognised_by_its_headers(header: str, words: st
             FAIL,
             "metadata",
             words,
-            "take the metadata service out of it",
+            "exclude the metadata service from the proxy",
         )
 
 
@@ -164,8 +162,8 @@ PAGE = b"\r\n <!DOCTYPE html><html><head><title>404</title></head><body><h1>No s
 @pytest.mark.parametrize("media", ["text/html; charset=utf-8", "text/plain", "application/xml"])
 @pytest.mark.parametrize("status", ["404 Not Found", "400 Bad Request", "418 I'm a teapot", "500 Oops"])
 @pytest.mark.parametrize("events", [True, False])
-def test_no_html_of_a_web_server_is_repeated(status: str, media: str, events: bool) -> None:
-    """Where a web server answers in Azure's place, for all or for the identity alone, its HTML is in no sentence."""
+def test_findings_contain_no_html_of_a_web_server(status: str, media: str, events: bool) -> None:
+    """A web server answers in Azure's place: every request, or only those for the identity."""
 
     def script(peer: Peer) -> None:
         asked = peer.request()
@@ -174,42 +172,40 @@ def test_no_html_of_a_web_server_is_repeated(status: str, media: str, events: bo
 
     with RawServer(script) as server:
         findings = findings_of(probe_metadata, settings_for(server.url))
-    said = " ".join(finding.sentence for finding in findings)
-    assert "<" not in said
-    assert "No such thing" not in said
-    assert "page" in said or "HTTP" in said
+    sentences = " ".join(finding.sentence for finding in findings)
+    assert "<" not in sentences
+    assert "No such thing" not in sentences
+    assert "page" in sentences or "HTTP" in sentences
 
 
-def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:
-    """A refused port and an unknown name of a configured address are told apart."""
+def test_refused_port_and_unknown_name_have_different_findings() -> None:
     with reserved_port() as port:
         findings = findings_of(probe_metadata, settings_for(f"http://127.0.0.1:{port}"))
-    sentence_of(findings, FAIL, "metadata", "refuses connections: nothing listens there; correct source.url")
+    sentence_of(findings, FAIL, "metadata", "refuses connections: correct source.url")
     findings = findings_of(probe_metadata, settings_for("http://no-such-host.invalid"))
-    sentence_of(findings, FAIL, "metadata", "the name in source.url", "is not known")
+    sentence_of(findings, FAIL, "metadata", "the host name in source.url", "does not resolve")
 
 
-def test_without_a_route_it_is_not_an_azure_vm_or_a_pod_without_host_network(tmp_path: Path) -> None:
-    """Without a way to 169.254.169.254 it says "not an Azure VM", or in a pod that it lacks the host network."""
+def test_missing_route_is_explained_for_machines_and_for_pods(tmp_path: Path) -> None:
+    """No route to 169.254.169.254: not an Azure VM, or a pod without host network."""
     flags = (f"--outbox.path={tmp_path}/outbox.db",)
     bare = run_check(*flags, isolated="-rn")
     assert bare.returncode == 1
     sentence = printed_line(bare, "metadata")
-    assert sentence.startswith(f"fail metadata {IMDS} has no route from here: this is")
+    assert sentence.startswith(f"fail metadata {IMDS} is not reachable from this machine: run this on an Azure VM")
     pod = run_check(*flags, isolated="-rn", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert "this pod has no host network" in printed_line(pod, "metadata")
+    assert "Azure answers only the node's own network" in printed_line(pod, "metadata")
     assert "set hostNetwork: true" in printed_line(pod, "metadata")
 
 
-def test_a_missing_or_contradicted_identity_says_what_follows(service: MetadataService) -> None:
-    """A name that is missing, that contradicts the configured one, or cannot be asked: what follows from it is said."""
+def test_missing_or_conflicting_name_is_reported_with_its_effect(service: MetadataService) -> None:
     settings = settings_for(service.url, "--source.vm-name=host00000A")
     sentence_of(
         findings_of(probe_metadata, settings),
         FAIL,
         "identity",
         "source.vm_name is host00000A",
-        "calls this VM WestNO_0",
+        "this VM's name in Azure is WestNO_0",
     )
     sentence_of(findings_of(probe_metadata, settings_for(service.url, "--source.vm-name=westno_0")), OK, "identity")
     service.fault("instance/500")
@@ -220,36 +216,36 @@ def test_a_missing_or_contradicted_identity_says_what_follows(service: MetadataS
         "(server-error",
         "nothing is approved while",
     )
-    sentence_of(findings_of(probe_metadata, settings), WARN, "identity", "the configured name host00000A stands")
+    sentence_of(findings_of(probe_metadata, settings), WARN, "identity", "the configured name host00000A is used")
     nameless = http_ok(b'{"name":"","vmScaleSetName":"web","vmId":"x"}')
     with RawServer(answers(nameless)) as server:
         findings = findings_of(probe_metadata, settings_for(server.url))
-        sentence_of(findings, FAIL, "identity", "compute.name is empty", "in the scale set web it is web_NUMBER")
+        sentence_of(findings, FAIL, "identity", "compute.name is empty", "(scale set web: web_NUMBER)")
         findings = findings_of(probe_metadata, settings_for(server.url, "--source.vm-name=web_1"))
-        sentence_of(findings, WARN, "identity", "the configured name web_1 stands")
+        sentence_of(findings, WARN, "identity", "the configured name web_1 is used")
 
 
-def test_the_tags_that_this_vm_has_are_told_and_a_name_that_it_does_not_have_is_a_warning() -> None:
-    """A misspelled name shows, and no other tag does."""
+def test_missing_tag_is_a_warning_that_lists_the_found_tags() -> None:
+    """Tags that aren't configured don't appear."""
     loaded = scenario.parse(
         "tagged", {"description": "Tags.", "vms": [{"name": "vm-1", "tags": {"Owner": "web"}}], "steps": []}
     )
     with MetadataService(loaded, speed=1000) as service:
         findings = findings_of(probe_metadata, settings_for(service.url, "--source.tags=owner,enviroment"))
-        sentence_of(findings, WARN, "tags", "this VM has no tag enviroment", "it has owner (web)")
+        sentence_of(findings, WARN, "tags", "this VM's tag enviroment is missing or empty", "found owner (web)")
         assert NOISE not in str(findings)
         findings = findings_of(probe_metadata, settings_for(service.url, "--source.tags=owner"))
         assert not [finding for finding in findings if finding.topic == "tags"]
 
 
 def test_events_that_name_only_other_vms_are_a_warning(service: MetadataService) -> None:
-    """Events that all name other VMs are a warning that shows the names."""
+    """The warning lists the names."""
     service.set_document(
         {"DocumentIncarnation": 7, "Events": [{"EventId": "a", "EventType": "Freeze", "Resources": ["x", "y"]}]}
     )
     findings = findings_of(probe_metadata, settings_for(service.url))
     sentence_of(findings, OK, "metadata", "document 7, 1 event")
-    sentence_of(findings, WARN, "events", "no event names this VM (WestNO_0): they name x, y")
+    sentence_of(findings, WARN, "events", "no event names this VM (WestNO_0); the events name x, y")
     service.set_document(
         {"DocumentIncarnation": 8, "Events": [{"EventId": "a", "EventType": "Freeze", "Resources": ["westno_0"]}]}
     )
@@ -260,15 +256,14 @@ def test_events_that_name_only_other_vms_are_a_warning(service: MetadataService)
     ("ahead", "verdict", "words"),
     [
         (0, OK, "agrees with that of the metadata service"),
-        (20, WARN, "s behind that of the metadata service: switch time synchronisation on"),
+        (20, WARN, "s behind that of the metadata service: enable time synchronization"),
         (-20, WARN, "s ahead of that of the metadata service"),
         (-4000, FAIL, "s ahead of that of the metadata service"),
     ],
 )
-def test_a_clock_that_is_off_is_a_warning_beyond_2_s_and_a_failure_beyond_30_s(
+def test_wrong_clock_is_a_warning_beyond_2_s_and_a_failure_beyond_30_s(
     ahead: float, verdict: FindingVerdict, words: str
 ) -> None:
-    """The service's Date against ours: a warning beyond 2 s, a failure beyond 30."""
     date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
     with RawServer(answers(http_ok(DOCUMENT, f"Date: {date}"))) as server:
         sentence_of(findings_of(probe_metadata, settings_for(server.url)), verdict, "clock", words)
@@ -285,8 +280,8 @@ def test_a_clock_that_is_off_is_a_warning_beyond_2_s_and_a_failure_beyond_30_s(
         http_ok(DOCUMENT),
     ],
 )
-def test_no_clock_is_compared_without_a_date_of_the_service(answer: bytes) -> None:
-    """What refuses, redirects, or answers in its place has a clock of its own; a service that sends no Date, none."""
+def test_clock_is_compared_only_with_a_date_of_the_service(answer: bytes) -> None:
+    """The Date of a rejection, a redirect, or a proxy isn't the service's."""
     date = format_datetime(datetime.now(UTC), usegmt=True)
     with RawServer(answers(answer.replace(b"{date}", date.encode()))) as server:
         findings = findings_of(probe_metadata, settings_for(server.url))
@@ -298,33 +293,32 @@ def test_no_clock_is_compared_without_a_date_of_the_service(answer: bytes) -> No
     ("ahead", "error", "verdict"),
     [(2.4, 0.5, OK), (2.6, 0.5, WARN), (7.0, 5.1, OK), (30.4, 0.5, WARN), (30.6, 0.5, FAIL), (1.0, 9.0, OK)],
 )
-def test_only_what_lies_beyond_the_error_of_a_reading_counts(
+def test_clock_difference_within_the_reading_error_is_ok(
     ahead: float, error: float, verdict: FindingVerdict, sign: int
 ) -> None:
-    """A Date has whole seconds, and an answer takes time: so much may be off without saying anything."""
+    """A Date has whole seconds, and a response takes time: only the difference beyond this error counts."""
     report = Report(clocks=(ClockReading("the peer", sign * ahead, error),))
     (finding,) = run_probes(Settings(), ENVIRONMENT, {"peer": lambda *_: report})
     assert (finding.verdict, finding.topic) == (verdict, "clock")
 
 
-def test_the_reading_with_the_least_error_is_taken() -> None:
-    """Of a slow and a quick answer the quick one."""
+def test_clock_reading_with_the_smallest_error_wins() -> None:
     report = Report(clocks=(ClockReading("slow", 0.0, 3.0), ClockReading("quick", 60.0, 0.5)))
     (finding,) = run_probes(Settings(), ENVIRONMENT, {"peer": lambda *_: report})
     assert (finding.verdict, "quick" in finding.sentence) == (FAIL, True)
 
 
-def test_an_answer_that_took_long_has_a_larger_error() -> None:
-    """Half of the time it took, and half a second of the Date itself, which is cut to whole seconds."""
+def test_slow_response_has_a_larger_reading_error() -> None:
+    """The error is half of the duration, plus half a second for the Date's whole seconds."""
     (reading,) = clock_of("peer", "Thu, 01 Jan 1970 00:16:40 GMT", ours=1003.0, took=4.0)
     assert (reading.ahead, reading.error) == (-0.5, 2.5)
 
 
-# --- the whole
+# --- all probes together
 
 
-def test_a_probe_that_never_ends_or_that_breaks_is_a_finding() -> None:
-    """The command ends in time and names the probe that was late; a mistake of its own is a finding, no traceback."""
+def test_late_and_broken_probes_become_findings() -> None:
+    """The command ends in time and reports the late probe; a bug in a probe is a finding, not a traceback."""
     released, ended = threading.Event(), threading.Event()
 
     def late(*_: object) -> Report:
@@ -349,8 +343,8 @@ def test_a_probe_that_never_ends_or_that_breaks_is_a_finding() -> None:
     assert "RuntimeError: oh" in findings[1].sentence
 
 
-def test_a_peer_that_resets_at_once_is_reached() -> None:
-    """A reset while we still connect is an answer, however fast it comes: not a missing route."""
+def test_peer_that_resets_at_once_counts_as_reachable() -> None:
+    """An immediate reset comes from a peer, so it isn't a missing route."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         ended = threading.Event()
 
@@ -369,8 +363,8 @@ def test_a_peer_that_resets_at_once_is_reached() -> None:
         thread.join()
 
 
-def test_a_healthy_machine_is_ok_in_every_line_with_exit_code_0(tmp_path: Path, service: MetadataService) -> None:
-    """With all in order every line is ok, in a fixed order, and the command ends with 0."""
+def test_healthy_machine_passes_every_probe_with_exit_code_0(tmp_path: Path, service: MetadataService) -> None:
+    """The lines have a fixed order."""
     with reserved_port() as port:
         process = run_check(
             f"--source.url={service.url}",
@@ -378,7 +372,7 @@ def test_a_healthy_machine_is_ok_in_every_line_with_exit_code_0(tmp_path: Path, 
             f"--web.listen-address=127.0.0.1:{port}",
         )
     assert (process.returncode, process.stderr) == (0, "")
-    lines = process.stdout.partition("\nprobing")[2].splitlines()[1:]
+    lines = rejoined(process.stdout).partition("\ntesting")[2].splitlines()[1:]
     assert [text.split()[:2] for text in lines] == [
         ["ok", "metadata"],
         ["ok", "identity"],

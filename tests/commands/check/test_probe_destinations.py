@@ -1,4 +1,4 @@
-"""The probes of the destinations: each way in which one cannot be reached or refuses, and never a record for it."""
+"""The probes of the destinations: every fault has its finding, and no record is sent."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def hubs(connection: str, *flags: str) -> Settings:
 def on(
     broker: Broker, hub: str | None = None, *flags: str, environment: ProbeEnvironment = ENVIRONMENT
 ) -> list[Finding]:
-    """What is found at the broker, which never receives anything."""
+    """Return the findings at the broker, which never receives a message."""
     findings = findings_of(probe_event_hubs, hubs(broker.connection_string(hub), *flags), environment)
     assert broker.messages() == []
     return findings
 
 
 def with_identity(port: int) -> Settings:
-    """A namespace at a port of loopback, with an Azure identity."""
+    """Return settings for a namespace on a loopback port, with an Azure identity."""
     return loaded(
         "--event-hubs.fully-qualified-namespace=contoso.servicebus.windows.net",
         "--event-hubs.event-hub=hub",
@@ -69,28 +69,27 @@ def with_identity(port: int) -> Settings:
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
-def test_an_event_hub_that_takes_records_is_ok_and_receives_none(transport: str) -> None:
-    """A link that could carry records is ok; nothing is sent on it, and the connection is given back."""
+def test_working_event_hub_is_ok_and_receives_no_record(transport: str) -> None:
+    """The link is opened, nothing is sent, and the connection is closed."""
     with Broker() as broker:
         findings = on(broker, None, f"--event-hubs.transport={transport}")
         sentence_of(
-            findings, OK, "event_hubs", "lets us send to scheduled-events, up to 1048576 bytes", "nothing was sent"
+            findings, OK, "event_hubs", "allows sending to scheduled-events, 1048576 bytes", "nothing was sent"
         )
         broker.wait_connections(0, 30)
 
 
 REFUSALS = {
-    "cbs-refused": (FAIL, "refuses the key: take the connection string afresh"),
-    "attach-refused:amqp:unauthorized-access": (FAIL, "a policy with the claim Send"),
+    "cbs-refused": (FAIL, "rejects the key: copy the connection string again"),
+    "attach-refused:amqp:unauthorized-access": (FAIL, "from a policy of this namespace or event hub with the claim Send"),
     "attach-refused": (FAIL, "has no event hub scheduled-events: correct event_hubs.event_hub"),
     "attach-refused:com.microsoft:server-busy": (WARN, "is busy or has too many connections"),
     "attach-refused:com.microsoft:entity-disabled": (FAIL, "the event hub is disabled: enable it"),
-    "silent": (FAIL, "takes the connection and says nothing"),
+    "silent": (FAIL, "accepts the connection but does not respond; it might not be an Event Hubs endpoint"),
 }
 
 
-def test_each_refusal_of_event_hubs_is_told_apart() -> None:
-    """Each refusal is told apart, with what to do about it."""
+def test_each_rejection_of_event_hubs_has_its_remedy() -> None:
 
     def findings_at(fault: str) -> list[Finding]:
         with Broker(faults=[f"{fault}*always"]) as broker:
@@ -101,18 +100,17 @@ def test_each_refusal_of_event_hubs_is_told_apart() -> None:
             sentence_of(findings, verdict, "event_hubs", words)
 
 
-def test_a_missing_event_hub_is_named() -> None:
-    """An event hub that the namespace does not have is named."""
+def test_missing_event_hub_is_named() -> None:
     with Broker() as broker:
         sentence_of(on(broker, "no-such-hub"), FAIL, "event_hubs", "has no event hub no-such-hub")
 
 
-def test_an_unreachable_namespace_says_what_to_do_without_the_key() -> None:
-    """An unknown name, a closed port, and the way around a closed port are said; never the key."""
+def test_unreachable_namespace_is_reported_with_remedy_and_without_key() -> None:
+    """An unknown name, and a closed port with the way around it."""
     string = f"{CONNECTION};EntityPath=hub"
     unknown = hubs(string.replace("contoso.servicebus.windows.net", "no-such-namespace.invalid"))
     sentence = sentence_of(
-        findings_of(probe_event_hubs, unknown), FAIL, "event_hubs", "no-such-namespace.invalid is not known", "DNS"
+        findings_of(probe_event_hubs, unknown), FAIL, "event_hubs", "no-such-namespace.invalid does not resolve"
     )
     assert KEY not in sentence
     with reserved_port() as port:
@@ -120,14 +118,14 @@ def test_an_unreachable_namespace_says_what_to_do_without_the_key() -> None:
         findings = findings_of(probe_event_hubs, hubs(string, endpoint))
         sentence_of(findings, FAIL, "event_hubs", "refuses connections", "or set event_hubs.transport to websocket")
         findings = findings_of(probe_event_hubs, hubs(string, endpoint, "--event-hubs.transport=websocket"))
-        sentence_of(findings, FAIL, "event_hubs", "refuses connections", "(a proxy of the environment is not used)")
+        sentence_of(findings, FAIL, "event_hubs", "refuses connections", "(proxies set in the environment are not used)")
         emulator = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
         findings = findings_of(probe_event_hubs, hubs(f"{emulator};EntityPath=hub"))
         sentence_of(findings, FAIL, "event_hubs", "start the emulator there")
 
 
-def test_a_failed_handshake_is_one_sentence_about_tls(tmp_path: Path) -> None:
-    """A certificate of an unknown CA, and a peer without TLS, are one sentence about TLS."""
+def test_failed_tls_handshake_is_one_finding(tmp_path: Path) -> None:
+    """A certificate of an unknown CA, and a peer without TLS."""
     certificate, key = a_pair(tmp_path, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -137,23 +135,23 @@ def test_a_failed_handshake_is_one_sentence_about_tls(tmp_path: Path) -> None:
             findings = findings_of(
                 probe_event_hubs, hubs(string, f"--event-hubs.custom-endpoint=sb://127.0.0.1:{broker.port}")
             )
-            sentence_of(findings, FAIL, "event_hubs", "shows a certificate that is not trusted, or speaks no TLS")
+            sentence_of(findings, FAIL, "event_hubs", "does not use TLS, or its certificate is not trusted")
 
 
-def test_an_identity_that_cannot_sign_in_needs_the_role() -> None:
-    """Without an identity, as azure-identity itself says, it tells to give the VM one, and the role."""
+def test_missing_identity_is_reported_with_the_role() -> None:
+    """The error comes from azure-identity itself."""
     with silent_port() as port:
         findings = findings_of(
             probe_event_hubs, with_identity(port), replace(ENVIRONMENT, credential=EnvironmentCredential)
         )
     sentence = sentence_of(
-        findings, FAIL, "event_hubs", "no Azure identity that can sign in (CredentialUnavailableError)"
+        findings, FAIL, "event_hubs", "no Azure identity of this VM can sign in (CredentialUnavailableError)"
     )
     assert "with the role Azure Event Hubs Data Sender" in sentence
 
 
 class Sleeper:
-    """A credential that never answers, as one whose endpoint is silent."""
+    """A credential whose endpoint never responds."""
 
     async def get_token(self, *_: Any) -> None:
         import asyncio
@@ -164,24 +162,22 @@ class Sleeper:
         """Nothing to close."""
 
 
-def test_an_identity_endpoint_that_never_answers_ends_in_time() -> None:
-    """An identity endpoint that is silent ends in time."""
+def test_probe_of_a_silent_identity_endpoint_ends_in_time() -> None:
     with silent_port() as port:
         findings = findings_of(probe_event_hubs, with_identity(port), replace(HURRIED_ENVIRONMENT, credential=Sleeper))
-    sentence_of(findings, FAIL, "event_hubs", "no Azure identity that can", "169.254.169.254 can be reached")
+    sentence_of(findings, FAIL, "event_hubs", "no Azure identity of this VM can", "169.254.169.254 is reachable")
 
 
-def test_a_refused_identity_needs_the_role_and_a_refused_key_a_new_one() -> None:
-    """A refused identity needs the role, where a refused key would have to be renewed."""
+def test_rejected_identity_needs_the_role() -> None:
+    """A rejected key would need a new connection string instead."""
     failure = Retryable("unauthorized", "Event Hubs refuses the credential")
     settings = EventHubsSettings(fully_qualified_namespace="contoso.servicebus.windows.net", event_hub="hub")
     sentence_of(
-        [explained(failure, settings, "x:5671")], FAIL, "event_hubs", "give it the role Azure Event Hubs Data Sender"
+        [explained(failure, settings, "x:5671")], FAIL, "event_hubs", "assign it the role Azure Event Hubs Data Sender"
     )
 
 
-def test_without_azure_identity_the_sentence_installs_it() -> None:
-    """Without the package the sentence is the command that installs it."""
+def test_missing_azure_identity_package_is_reported_with_its_command() -> None:
     with silent_port() as port:
         program = (
             "import sys; sys.modules['azure.identity'] = sys.modules['azure.identity.aio'] = None\n"
@@ -204,8 +200,7 @@ def test_without_azure_identity_the_sentence_installs_it() -> None:
     assert "pip install 'azure-scheduled-events-exporter[identity]'" in process.stdout
 
 
-def test_the_address_probed_is_that_of_a_send() -> None:
-    """The address tried is the one that a send would go to."""
+def test_probed_address_is_the_address_for_records() -> None:
     string = f"{CONNECTION};EntityPath=hub"
     emulator = f"{string};UseDevelopmentEmulator=true".replace("contoso.servicebus.windows.net", "emulator")
     host = "contoso.servicebus.windows.net"
@@ -225,24 +220,24 @@ def otlp(endpoint: str, *flags: str) -> Settings:
 
 
 def at(receiver: Receiver, *flags: str) -> list[Finding]:
-    """What is found at a receiver, which never gets a record."""
+    """Return the findings at a receiver, which never gets a record."""
     findings = findings_of(probe_otlp, otlp(f"http://127.0.0.1:{receiver.port}", *flags))
     assert receiver.logs == []
     assert TOKEN not in str(findings)
     return findings
 
 
-def test_a_collector_that_answers_an_empty_request_is_ok() -> None:
-    """A true answer to an empty request is ok; it came to the path of the logs, as protobuf, with our headers."""
+def test_collector_that_accepts_an_empty_request_is_ok() -> None:
+    """The request has the path of the logs, protobuf as its type, and the configured headers."""
     with Receiver() as receiver:
-        sentence_of(at(receiver), OK, "otlp", "took an empty request; no record was sent")
+        sentence_of(at(receiver), OK, "otlp", "accepted an empty request; no record was sent")
     assert [(seen.path, seen.size) for seen in receiver.requests] == [("/v1/logs", 0)]
     assert receiver.requests[0].headers["content-type"] == PROTOBUF["Content-Type"]
     assert receiver.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
 
 
-def test_the_clock_is_compared_with_the_collectors_where_it_alone_answers() -> None:
-    """Where only the collector says the time, the clock is compared with its."""
+def test_clock_is_compared_with_the_collector_without_a_metadata_service() -> None:
+    """Only the collector returns the time."""
     late = format_datetime(datetime.fromtimestamp(time.time() + 90, UTC), usegmt=True)
     head = f"HTTP/1.1 200 OK\r\nDate: {late}\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
     with Receiver(Raw(head.encode())) as receiver:
@@ -252,30 +247,27 @@ def test_the_clock_is_compared_with_the_collectors_where_it_alone_answers() -> N
 @pytest.mark.parametrize(
     ("action", "verdict", "words"),
     [
-        (Reply(200, {"Content-Type": "text/html"}, b"<html>Sign in</html>"), FAIL, "something that is not OTLP"),
-        (Reply(404), FAIL, "has no /v1/logs there: give the base URL of a receiver"),
-        (Reply(401), FAIL, "refuses us: correct the credentials in otlp.headers"),
-        (Reply(403), FAIL, "refuses us: correct the credentials in otlp.headers"),
-        (Reply(302, {"Location": "/login"}), FAIL, "redirections are not followed: give the final address"),
-        (Reply(400), WARN, "refused the empty request of this probe"),
-        (success(rejected=1), WARN, "refused the empty request of this probe"),
-        (Reply(429), WARN, "asks us to slow down"),
-        (Reply(503), WARN, "see the collector's own log"),
-        (Reply(500), FAIL, "fails: see the collector's own log"),
-        (Drop(), FAIL, "takes the connection and hangs up"),
-        (Hang(), FAIL, "gives no answer in time"),
+        (Reply(200, {"Content-Type": "text/html"}, b"<html>Sign in</html>"), FAIL, "does not respond with OTLP"),
+        (Reply(404), FAIL, "has no /v1/logs: set otlp.endpoint to the base URL of an OTLP receiver"),
+        (Reply(401), FAIL, "rejects the credentials: correct otlp.headers"),
+        (Reply(403), FAIL, "rejects the credentials: correct otlp.headers"),
+        (Reply(302, {"Location": "/login"}), FAIL, "returned a redirect, for example to a login page or to https"),
+        (Reply(400), WARN, "rejected the empty request of this test"),
+        (success(rejected=1), WARN, "rejected the empty request of this test"),
+        (Reply(429), WARN, "is overloaded and throttles requests"),
+        (Reply(503), WARN, "is unavailable: see the collector's log"),
+        (Reply(500), FAIL, "fails: see the collector's log"),
+        (Drop(), FAIL, "accepts the connection and closes it"),
+        (Hang(), FAIL, "does not respond in time"),
     ],
 )
-def test_each_answer_of_a_collector_that_is_no_success_has_its_sentence(
-    action: Any, verdict: FindingVerdict, words: str
-) -> None:
-    """Each answer that is no success has its sentence."""
+def test_each_failure_of_a_collector_has_its_finding(action: Any, verdict: FindingVerdict, words: str) -> None:
     with Receiver(action, action) as receiver:
         sentence_of(at(receiver, "--otlp.timeout=300ms"), verdict, "otlp", words)
 
 
-def test_an_unreachable_collector_says_what_to_do() -> None:
-    """A closed port, an unknown name, and http where https is asked for."""
+def test_unreachable_collector_is_reported_with_its_remedy() -> None:
+    """A closed port, an unknown name, and a plain HTTP server at an https address."""
     with reserved_port() as port:
         sentence_of(
             findings_of(probe_otlp, otlp(f"http://127.0.0.1:{port}")),
@@ -284,20 +276,20 @@ def test_an_unreachable_collector_says_what_to_do() -> None:
             "refuses connections: start the collector",
         )
     sentence_of(
-        findings_of(probe_otlp, otlp("http://no-such-host.invalid")), FAIL, "otlp", "no-such-host.invalid is not known"
+        findings_of(probe_otlp, otlp("http://no-such-host.invalid")), FAIL, "otlp", "no-such-host.invalid does not resolve"
     )
     with Receiver() as receiver:
         sentence_of(
             findings_of(probe_otlp, otlp(f"https://127.0.0.1:{receiver.port}")),
             FAIL,
             "otlp",
-            "does not agree on TLS",
-            "for a collector without TLS write http://",
+            "failed the TLS handshake",
+            "for a collector without TLS use http://",
         )
 
 
-def test_a_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Path) -> None:
-    """A failure through a proxy names its variable; the whole run tells no secret and ends with 1."""
+def test_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Path) -> None:
+    """The command prints no secret and ends with 1."""
     with reserved_port() as port:
         process = run_check(
             f"--source.url=http://127.0.0.1:{port}",
@@ -312,6 +304,6 @@ def test_a_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Pa
             },
         )
     assert process.returncode == 1
-    assert "the request went through the proxy that http_proxy names" in printed_line(process, "otlp")
+    assert "the proxy set in http_proxy was used" in printed_line(process, "otlp")
     assert TOKEN not in process.stdout
     assert KEY not in process.stdout

@@ -1,4 +1,4 @@
-"""The probes of this machine: the outbox and other files, and the address to listen on."""
+"""The probes of this machine: the outbox, other files, and the listen address."""
 
 from __future__ import annotations
 
@@ -55,14 +55,13 @@ def outbox_at(path: Path, *flags: str) -> Settings:
     return loaded(f"--outbox.path={path}", *flags)
 
 
-def test_an_outbox_that_can_be_made_is_ok_and_not_made(tmp_path: Path) -> None:
-    """A new outbox is ok, and looking for it leaves nothing behind."""
-    sentence_of(findings_of(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db")), OK, "outbox", "can be made")
+def test_new_outbox_is_ok_and_not_created(tmp_path: Path) -> None:
+    findings = findings_of(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db"))
+    sentence_of(findings, OK, "outbox", "can be created")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: Path) -> None:
-    """A path through a file is a failure that names the setting, and so for a recording."""
+def test_path_through_a_file_is_a_failure_with_its_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     sentence_of(
         findings_of(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")),
@@ -77,15 +76,15 @@ def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: P
     sentence_of(findings_of(probe_recorder, loaded(f"--recording.path={tmp_path}/recording")), OK, "recording")
 
 
-@pytest.mark.linux("/proc is a folder in which nobody can make a file")
-def test_an_outbox_in_a_folder_of_the_kernel_is_a_failure_with_its_setting() -> None:
-    """Where not even root can make a file."""
+@pytest.mark.linux("/proc is a directory in which no user can create a file")
+def test_outbox_in_a_directory_of_the_kernel_is_a_failure_with_its_setting() -> None:
+    """Not even root can create a file there."""
     sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
 
 
-@pytest.mark.linux("makes a symbolic link and a named pipe in a folder")
-def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> None:
-    """The agent would not write to it."""
+@pytest.mark.linux("creates a symbolic link and a named pipe")
+def test_recording_path_of_a_link_or_pipe_is_a_failure(tmp_path: Path) -> None:
+    """The agent doesn't write to it."""
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
@@ -93,12 +92,12 @@ def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> Non
             findings_of(probe_recorder, loaded(f"--recording.path={tmp_path}/{name}")),
             FAIL,
             "recording",
-            "not written to",
+            "is not a regular file",
         )
 
 
-def test_a_full_and_a_read_only_disk_are_told_apart(tmp_path: Path) -> None:
-    """A full and a read-only file system are told apart, each really mounted."""
+def test_full_and_read_only_disks_have_different_findings(tmp_path: Path) -> None:
+    """Each file system is really mounted."""
     disk = f"mount -t tmpfs -o size=64k none {tmp_path}"
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path}/outbox.db")
     sentence = printed_line(
@@ -112,27 +111,25 @@ def test_a_full_and_a_read_only_disk_are_told_apart(tmp_path: Path) -> None:
     assert "is on a read-only file system: mount a writable volume there" in sentence
 
 
-def test_a_folder_or_port_for_root_alone_is_a_failure_for_others(tmp_path: Path) -> None:
-    """A folder without the right to write, and a privileged port, are failures for whoever is not root."""
+def test_directory_or_port_reserved_for_root_is_a_failure_for_other_users(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o555)
     flags = ("--source.url=http://127.0.0.1:1", "--web.listen-address=0.0.0.0:81", f"--outbox.path={folder}/outbox.db")
-    process = run_check(*flags, isolated="-Un")  # nobody's, without any capability
+    process = run_check(*flags, isolated="-Un")  # user 65534, without any capability
     assert process.returncode == 1
-    sentence = f"fail outbox {folder} is not writable for this user: give the folder to the user that the agent runs as"
+    sentence = f"fail outbox {folder} is not writable for this user: make the agent's user the owner of the directory"
     assert sentence in printed_line(process, "outbox")
     assert "cannot listen on 0.0.0.0:81: Permission denied: choose another" in printed_line(process, "web")
 
 
-def test_an_outbox_larger_than_its_disk_is_a_warning(tmp_path: Path) -> None:
-    """A bound that the disk cannot hold is a warning."""
+def test_outbox_limit_larger_than_the_disk_is_a_warning(tmp_path: Path) -> None:
     findings = findings_of(probe_outbox, outbox_at(tmp_path / "outbox.db", f"--outbox.max-bytes={2**40}"))
     assert [finding.verdict for finding in findings] == [OK, WARN]
-    assert "outbox.max_bytes allows 1048576 MiB, but" in findings[1].sentence
+    assert "outbox.max_bytes is 1048576 MiB, but" in findings[1].sentence
 
 
-def test_the_outbox_of_a_running_agent_is_ok_and_left_alone(tmp_path: Path) -> None:
-    """A running agent's outbox is ok and left alone; when the agent is gone, its content is read without a trace."""
+def test_outbox_of_a_running_agent_is_ok_and_unchanged(tmp_path: Path) -> None:
+    """After the agent has stopped, the probe reads the outbox without changing it."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, 1 << 20, ("otlp",))
     sentence_of(findings_of(probe_outbox, outbox_at(path)), OK, "outbox", "an agent is running on it")
@@ -144,8 +141,8 @@ def test_the_outbox_of_a_running_agent_is_ok_and_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.linux("makes a symbolic link")
-def test_an_outbox_behind_a_link_is_the_one_that_the_agent_uses(tmp_path: Path) -> None:
-    """The agent follows the link, and locks what it leads to."""
+def test_probe_follows_a_link_to_the_outbox(tmp_path: Path) -> None:
+    """The agent follows the link too, and locks its target."""
     (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
     outbox = Outbox(tmp_path / "outbox.db", 1 << 20, ("otlp",))
     settings = outbox_at(tmp_path / "link.db")
@@ -154,11 +151,11 @@ def test_an_outbox_behind_a_link_is_the_one_that_the_agent_uses(tmp_path: Path) 
     sentence_of(findings_of(probe_outbox, settings), OK, "outbox", "is writable", "0 undelivered")
 
 
-def test_an_outbox_of_another_vm_is_a_warning(tmp_path: Path, service: MetadataService) -> None:
-    """An outbox whose vmId is not the one that Azure says is a warning, also from a journal that a crash left."""
+def test_outbox_of_another_vm_is_a_warning(tmp_path: Path, service: MetadataService) -> None:
+    """The vmId differs from Azure's; it's also read from the journal that a crash left."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, 1 << 20)
-    outbox.commit(State(birth=datetime.now(UTC), vm_id="somebody-else"), [])
+    outbox.commit(State(birth=datetime.now(UTC), vm_id="another-vm"), [])
     for name in ("outbox.db", "outbox.db-wal"):
         (tmp_path / name.replace("outbox", "crashed")).write_bytes((tmp_path / name).read_bytes())
     outbox.close()
@@ -170,12 +167,12 @@ def test_an_outbox_of_another_vm_is_a_warning(tmp_path: Path, service: MetadataS
         assert any("belongs to another VM" in finding.sentence for finding in findings)
 
 
-def test_a_file_that_is_no_outbox_is_a_warning_and_not_changed(tmp_path: Path) -> None:
-    """A foreign, a broken and a nonsensical file are warnings that say what the agent will do; none is changed."""
+def test_file_of_another_format_is_a_warning_and_unchanged(tmp_path: Path) -> None:
+    """The warning for a foreign, corrupt, or nonsensical file describes what the agent will do."""
     path = tmp_path / "outbox.db"
     path.write_bytes(b"not a database at all" * 1000)
     sentence_of(
-        findings_of(probe_outbox, outbox_at(path)), WARN, "outbox", "is corrupt: at its start the agent sets it aside"
+        findings_of(probe_outbox, outbox_at(path)), WARN, "outbox", "is corrupt: when the agent starts, it renames"
     )
     assert path.read_bytes() == b"not a database at all" * 1000
     foreign = tmp_path / "foreign.db"
@@ -194,17 +191,17 @@ def test_a_file_that_is_no_outbox_is_a_warning_and_not_changed(tmp_path: Path) -
     sentence_of(findings_of(probe_outbox, outbox_at(nonsensical)), WARN, "outbox", "is corrupt")
 
 
-def test_a_hold_file_is_ok_only_when_clearly_absent(tmp_path: Path) -> None:
-    """Absent from a folder that is there is ok; all else is a warning that nothing is approved."""
+def test_hold_file_is_ok_only_if_verifiably_absent(tmp_path: Path) -> None:
+    """Anything but absence from an existing directory is a warning that every event is held."""
     path = tmp_path / "hold"
     settings = loaded(f"--approval.hold-file={path}")
-    sentence_of(findings_of(probe_hold_file, settings), OK, "hold_file", "is absent")
+    sentence_of(findings_of(probe_hold_file, settings), OK, "hold_file", "does not exist")
     path.touch()
-    sentence_of(findings_of(probe_hold_file, settings), WARN, "hold_file", "nothing is approved until it is removed")
+    sentence_of(findings_of(probe_hold_file, settings), WARN, "hold_file", "every event is held until it is removed")
     below = loaded(f"--approval.hold-file={path}/hold")
-    sentence_of(findings_of(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
+    sentence_of(findings_of(probe_hold_file, below), WARN, "hold_file", "cannot be checked", "every event is held")
     astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
-    sentence_of(findings_of(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
+    sentence_of(findings_of(probe_hold_file, astray), WARN, "hold_file", "is missing", "every event is held")
 
 
 @pytest.mark.parametrize(
@@ -212,21 +209,21 @@ def test_a_hold_file_is_ok_only_when_clearly_absent(tmp_path: Path) -> None:
     [
         (5, errno.EACCES, "is not writable for this user"),
         (19, errno.EACCES, "write-protected"),
-        (32, errno.EACCES, "is open in another program"),
-        (53, errno.ENOENT, "cannot be made: correct the path"),
+        (32, errno.EACCES, "is open exclusively in another program"),
+        (53, errno.ENOENT, "cannot be created: correct the path"),
         (112, errno.ENOSPC, "has no space left"),
         (1117, errno.EINVAL, ""),
     ],
 )
-def test_the_sentence_is_about_what_windows_says(winerror: int, number: int, words: str) -> None:
-    """To Python three of these are a permission that is denied."""
+def test_sentence_follows_the_windows_error(winerror: int, number: int, words: str) -> None:
+    """Python maps three of these to a denied permission."""
     assert words in reason(number, winerror)
     assert bool(words) == bool(reason(number, winerror))
 
 
 @pytest.mark.windows
-def test_on_windows_a_folder_that_others_may_read_is_told(tmp_path: Path) -> None:
-    """And not one that is private, or that the agent will make."""
+def test_on_windows_shared_outbox_directory_is_a_warning(tmp_path: Path) -> None:
+    """No warning for a private directory, or one that the agent will create."""
     (tmp_path / "shared").mkdir(mode=0o755)
     settings = outbox_at(tmp_path / "shared" / "o.db")
     _, finding = findings_of(probe_outbox, settings)
@@ -238,7 +235,7 @@ def test_on_windows_a_folder_that_others_may_read_is_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.windows
-def test_on_windows_a_secret_that_others_may_read_is_told_with_the_command_that_closes_it(tmp_path: Path) -> None:
+def test_on_windows_readable_secret_is_reported_with_the_command_that_protects_it(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir(mode=0o755)
     path = tmp_path / "shared" / "connection"
     path.write_text(
@@ -247,7 +244,7 @@ def test_on_windows_a_secret_that_others_may_read_is_told_with_the_command_that_
     )
     settings = loaded(f"--event-hubs.connection-string-file={path}")
     (warning,) = readable_secrets(settings, ENVIRONMENT)
-    assert "holds the connection string and can be read by" in warning
+    assert "contains the connection string and can be read by" in warning
     assert f'`icacls "{path}" /reset`, then `icacls "{path}" /inheritance:r /grant:r "*S-1-5-80-' in warning
     access.protect_file(path)
     assert readable_secrets(settings, ENVIRONMENT) == []
@@ -257,14 +254,14 @@ def test_on_windows_a_secret_that_others_may_read_is_told_with_the_command_that_
 @pytest.mark.parametrize("path", [r"Q:\hold", r"\\nosuch\share\hold"])
 def test_on_windows_a_hold_file_on_a_missing_drive_or_share_holds(path: str) -> None:
     sentence_of(
-        findings_of(probe_hold_file, loaded(f"--approval.hold-file={path}")), WARN, "hold_file", "holds every approval"
+        findings_of(probe_hold_file, loaded(f"--approval.hold-file={path}")), WARN, "hold_file", "every event is held"
     )
 
 
 @pytest.mark.windows
 @pytest.mark.parametrize("is_there", [True, False])
-def test_on_windows_folders_that_everybody_may_write_to_are_reported(tmp_path: Path, is_there: bool) -> None:
-    """The agent approves nothing that depends on a file there, so that the operator has to know why."""
+def test_on_windows_world_writable_directories_are_reported(tmp_path: Path, is_there: bool) -> None:
+    """The agent approves nothing that depends on a file there, so the operator must know why."""
     folders = {name: tmp_path / name for name in ("hold", "ready", "events", "settings")}
     for folder in folders.values():
         folder.mkdir()
@@ -296,22 +293,22 @@ def test_on_windows_folders_that_everybody_may_write_to_are_reported(tmp_path: P
     (finding,) = findings_of(probe_hold_file, settings)
     assert finding.verdict is WARN
     assert f"{folders['hold']} can be changed by " in finding.sentence
-    assert "holds every approval" in finding.sentence
+    assert "every event is held" in finding.sentence
     for folder in folders.values():
         access.protect_folder(folder, [(access.current_user(), access.FULL)])
     assert list(exposed_folders(settings)) == []
 
 
 @pytest.mark.windows
-def test_on_windows_an_outbox_on_a_missing_drive_fails() -> None:
+def test_on_windows_outbox_on_a_missing_drive_fails() -> None:
     sentence_of(findings_of(probe_outbox, outbox_at(Path(r"Q:\state\o.db"))), FAIL, "outbox", "correct the path")
 
 
-# --- the address to listen on
+# --- the listen address
 
 
 class Page:
-    """An application that answers as the agent does, as far as anybody can tell by asking."""
+    """An application with the agent's metrics."""
 
     def respond(self, path: str, accept: str) -> WebResponse:
         del path, accept
@@ -322,15 +319,14 @@ def listening_on(address: str, *flags: str) -> Settings:
     return loaded(f"--web.listen-address={address}", *flags)
 
 
-def test_a_free_port_is_ok_and_free_afterwards() -> None:
-    """A free port is ok and free afterwards."""
+def test_free_port_is_ok_and_free_afterwards() -> None:
     with reserved_port() as port:
         for _ in range(2):
             sentence_of(findings_of(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
 
 
-def test_a_port_that_the_agent_serves_is_ok(tmp_path: Path) -> None:
-    """A port that the agent itself serves is ok, with and without a password."""
+def test_port_of_the_running_agent_is_ok(tmp_path: Path) -> None:
+    """Also if the agent requires a password."""
     web = tmp_path / "web.yml"
     web.write_text("basic_auth_users:\n  bob: $2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e\n")
     for config in (None, WebConfig(web)):
@@ -338,20 +334,20 @@ def test_a_port_that_the_agent_serves_is_ok(tmp_path: Path) -> None:
         server.start()
         try:
             findings = findings_of(probe_web, listening_on(f"127.0.0.1:{server.address[1]}"))
-            sentence_of(findings, OK, "web", "is served by this agent, which is running")
+            sentence_of(findings, OK, "web", "is in use by this agent, which is running")
         finally:
             server.stop()
 
 
-def test_the_agent_is_recognised_behind_tls(tmp_path: Path) -> None:
-    """Behind TLS the agent is recognised too, and where it wants a client certificate, as far as that goes."""
+def test_agent_is_recognized_behind_tls(tmp_path: Path) -> None:
+    """If it requires a client certificate, the finding is only a probable one."""
     certificate, key = a_pair(tmp_path, "localhost")
     web = tmp_path / "web.yml"
     open_to_all = f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n"
     closed = f"{open_to_all}  client_ca_file: {certificate}\n  client_auth_type: RequireAndVerifyClientCert\n"
     for text, verdict, words in (
-        (open_to_all, OK, "is served by this agent"),
-        (closed, WARN, "wants a client certificate: most likely this agent"),
+        (open_to_all, OK, "is in use by this agent"),
+        (closed, WARN, "requires a client certificate, probably this agent"),
     ):
         web.write_text(text)
         server = WebServer("127.0.0.1:0", Page(), web_config=WebConfig(web))
@@ -363,23 +359,23 @@ def test_the_agent_is_recognised_behind_tls(tmp_path: Path) -> None:
             server.stop()
 
 
-def test_a_taken_port_names_who_has_it() -> None:
-    """A taken port says by whom, as far as that calls itself anything."""
+def test_port_in_use_is_reported_with_the_program() -> None:
+    """The program's name comes from its Server header, if it has one."""
     with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
         settings = listening_on(f"127.0.0.1:{server.port}")
-        sentence_of(findings_of(probe_web, settings), FAIL, "web", "by another program that calls itself nginx/1.22")
+        sentence_of(findings_of(probe_web, settings), FAIL, "web", "by another program (nginx/1.22): stop")
     with silent_port() as port:
         hurried = dataclasses.replace(ENVIRONMENT, timeouts=replace(SHORT_TIMEOUTS, connect=0.2))
         sentence_of(
             findings_of(probe_web, listening_on(f"127.0.0.1:{port}"), hurried),
             FAIL,
             "web",
-            "is taken by another program: stop",
+            "is in use by another program: stop",
         )
 
 
-def test_an_address_that_cannot_be_listened_on_has_its_sentence() -> None:
-    """An address of another machine, an unknown name and a privileged port each have their sentence."""
+def test_unusable_listen_address_is_a_failure() -> None:
+    """An address of another machine, and an unknown name."""
     sentence_of(
         findings_of(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "cannot listen on 192.0.2.1:10169: "
     )

@@ -1,4 +1,4 @@
-"""`check --probe` beside an agent that runs: what that agent says of itself, and where these settings differ."""
+"""`check --probe` with a running agent: the agent's state, and the differences from these settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.status_reading import answered
 
 OK, WARN, FAIL = FindingVerdict.OK, FindingVerdict.WARN, FindingVerdict.FAIL
 METRICS = b'azure_scheduled_events_build_info{version="1"} 1\n'
-SERVED = "is served by this agent, which is running"
+SERVED = "is in use by this agent, which is running"
 
 
 service = service_of("live-migration")
@@ -43,7 +43,7 @@ service = service_of("live-migration")
 
 @contextmanager
 def agent(*flags: str, listen: str = "127.0.0.1:0") -> Iterator[tuple[App, str]]:
-    """A real agent that has polled once, and the address that it serves."""
+    """Run a real agent until it has polled once; yield it with its address."""
     app = App(loaded(f"--web.listen-address={listen}", "--log.level=error", *flags), Log(None), environ={})
     app.start()
     thread = threading.Thread(target=app.run)
@@ -60,8 +60,8 @@ def probed(address: str, *flags: str) -> list[Finding]:
     return findings_of(probe_web, loaded(f"--web.listen-address={address}", *flags))
 
 
-def test_the_running_agent_tells_its_mode_its_name_and_that_it_reads(tmp_path: Path, service: MetadataService) -> None:
-    """Version, mode, VM and source of the agent that runs; the same settings give no difference."""
+def test_running_agent_is_reported_with_mode_name_and_source(tmp_path: Path, service: MetadataService) -> None:
+    """The same settings yield no difference."""
     flags = (
         *(f"--source.url={service.url}", "--source.poll-interval=50ms", f"--outbox.path={tmp_path / 'outbox.db'}"),
         *("--approval.mode=enforce", "--approval.takeover-after=90s", f"--approval.hold-file={tmp_path / 'hold'}"),
@@ -71,12 +71,11 @@ def test_the_running_agent_tells_its_mode_its_name_and_that_it_reads(tmp_path: P
         found = probed(address, *flags)
     assert len(found) == 2
     sentence_of(found, OK, "web", SERVED)
-    recorded = sentence_of(found, OK, "agent", f"version {__version__} runs in mode enforce on WestNO_0")
+    recorded = sentence_of(found, OK, "agent", f"version {__version__} is running in mode enforce on WestNO_0")
     assert recorded.endswith("it reads the metadata service")
 
 
-def test_settings_that_it_does_not_run_with_are_named(tmp_path: Path, service: MetadataService) -> None:
-    """Each difference with both values, in the words of the settings, and what to do."""
+def test_differing_settings_are_reported_with_both_values(tmp_path: Path, service: MetadataService) -> None:
     hold = tmp_path / "hold"
     with agent(f"--source.url={service.url}", f"--outbox.path={tmp_path / 'outbox.db'}") as (app, address):
         until(lambda: app.status.vm.name)
@@ -87,19 +86,18 @@ def test_settings_that_it_does_not_run_with_are_named(tmp_path: Path, service: M
             *("--source.poll-interval=2s", "--source.vm-name=other", "--otlp.endpoint=http://127.0.0.1:1"),
         )
     assert [finding.sentence for finding in only][2:] == [
-        "the agent that runs here has approval.mode dry-run, these settings say enforce: restart it to take them over"
+        "the running agent has approval.mode dry-run (these settings: enforce): restart it to apply these settings"
     ]
     assert [finding.verdict for finding in found] == [OK, OK, WARN]
     assert found[2].sentence == (
-        "the agent that runs here has approval.mode dry-run, these settings say enforce; approval.coordination leader, "
-        f"these settings say any; approval.hold_file none, these settings say {hold}; source.poll_interval 1s, these "
-        "settings say 2s; the name WestNO_0, these settings say source.vm_name other; no otlp, which these settings "
-        "configure: restart it to take them over"
+        "the running agent has approval.mode dry-run (these settings: enforce); approval.coordination leader (these "
+        f"settings: any); approval.hold_file none (these settings: {hold}); source.poll_interval 1s (these settings: "
+        "2s); the VM name WestNO_0 (source.vm_name in these settings: other); no destination otlp (configured in these "
+        "settings): restart it to apply these settings"
     )
 
 
-def test_other_rules_are_a_difference(tmp_path: Path) -> None:
-    """Rules of the file that are not those which the agent started with."""
+def test_different_rules_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[approval]\nrules = [{ name = "all", event_type = ["Reboot"], settle = "30s" }]\n')
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}")
@@ -107,12 +105,12 @@ def test_other_rules_are_a_difference(tmp_path: Path) -> None:
         same, others = probed(address, *flags, f"--config.file={file}"), probed(address, *flags)
     assert [finding.topic for finding in same] == ["web", "agent"]
     assert others[2].sentence == (
-        "the agent that runs here has other approval.rules than these settings: restart it to take them over"
+        "the running agent has different approval.rules: restart it to apply these settings"
     )
 
 
-def test_a_file_that_it_sees_otherwise_is_a_failure(tmp_path: Path, service: MetadataService) -> None:
-    """What the running agent sees of each file is compared with what this command sees; no other file is looked at."""
+def test_file_that_agent_and_command_see_differently_is_a_failure(tmp_path: Path, service: MetadataService) -> None:
+    """Only files of these settings are compared."""
     hold, events, ready = tmp_path / "hold", tmp_path / "events", tmp_path / "ready"
     events.mkdir()
     ready.mkdir()
@@ -135,18 +133,18 @@ def test_a_file_that_it_sees_otherwise_is_a_failure(tmp_path: Path, service: Met
     asked = loaded(*flags)
     (ready / "other").touch()
     found = [finding.sentence for finding in findings(status, asked) if finding.verdict is FAIL]
-    assert [text.partition(" to this command")[0] for text in found] == [
-        f"{hold} is absent to the agent that runs here and present",
-        f"{(ready / 'x').as_posix()} is present to the agent that runs here and absent",
+    assert [text.partition(" for this command")[0] for text in found] == [
+        f"{hold} is absent for the running agent and present",
+        f"{(ready / 'x').as_posix()} is present for the running agent and absent",
     ]
     (events / "status.json").unlink()
     status["approval"] = {**status["approval"], "files": {str(tmp_path / "config.toml"): "absent", "x": 1, "": []}}
     (gone,) = [finding.sentence for finding in findings(status, asked) if finding.verdict is FAIL]
-    assert gone.startswith(f"{events / 'status.json'} is present to the agent that runs here and absent to this")
+    assert gone.startswith(f"{events / 'status.json'} is present for the running agent and absent for this")
 
 
-def test_an_agent_that_does_not_read_its_source_is_a_warning(tmp_path: Path) -> None:
-    """Why it does not, and that it does not know who it is."""
+def test_agent_that_cannot_read_its_source_is_a_warning(tmp_path: Path) -> None:
+    """The warning contains the reason, and that the VM's name is unknown."""
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'outbox.db'}")
     with agent(*flags) as (_, address):
         found = probed(address, *flags)
@@ -154,8 +152,8 @@ def test_an_agent_that_does_not_read_its_source_is_a_warning(tmp_path: Path) -> 
         found,
         WARN,
         "agent",
-        "runs in mode dry-run and does not know the name of this VM; it does not read the metadata service: "
-        "it can't be reached",
+        "is running in mode dry-run on a VM whose name is unknown; it cannot read the metadata service: "
+        "the connection failed",
     )
 
 
@@ -171,37 +169,37 @@ def test_an_agent_that_does_not_read_its_source_is_a_warning(tmp_path: Path) -> 
         (":0", "127.0.0.1:{}"),
     ],
 )
-def test_it_is_asked_wherever_it_listens(tmp_path: Path, listen: str, asked: str) -> None:
-    """All interfaces, a name, IPv6: an address that stands for all is asked at this machine's own."""
+def test_agent_is_found_at_every_kind_of_listen_address(tmp_path: Path, listen: str, asked: str) -> None:
+    """If the address means all interfaces, the probe uses loopback."""
     if "::" in listen and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     with agent("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}", listen=listen) as (_, address):
         found = probed(asked.format(address.rpartition(":")[2]))
     sentence_of(found, OK, "web", SERVED)
-    sentence_of(found, WARN, "agent", "runs in mode dry-run")
+    sentence_of(found, WARN, "agent", "is running in mode dry-run")
 
 
-# --- what protects it
+# --- passwords and TLS
 
 
 HASH = "$2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e"
 
 
 @pytest.mark.parametrize("with_config", [True, False])
-def test_a_password_is_said_to_keep_it_from_being_asked(tmp_path: Path, with_config: bool) -> None:
-    """The settings hold only hashes: that it was not asked is a sentence, whether or not they name the file."""
+def test_agent_with_a_password_is_reported_without_its_status(tmp_path: Path, with_config: bool) -> None:
+    """The settings contain only password hashes, whether or not they name the web-config file."""
     web = tmp_path / "web.yml"
     web.write_text(f"basic_auth_users:\n  bob: {HASH}\n")
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}", f"--web.config.file={web}")
     with agent(*flags) as (_, address):
         found = probed(address, *(flags if with_config else ()))
     assert len(found) == 1
-    sentence_of(found, OK, "web", SERVED, "it wants a password, of which the settings have only the hash")
+    sentence_of(found, OK, "web", SERVED, "it requires a password, of which the settings contain only the hash")
 
 
 @pytest.mark.parametrize("with_config", [True, False])
-def test_it_is_asked_behind_tls_whatever_its_certificate_is(tmp_path: Path, with_config: bool) -> None:
-    """Its own certificate, which nobody signed, and settings that do not say TLS: nothing secret is sent."""
+def test_agent_behind_tls_is_compared_whatever_its_certificate_is(tmp_path: Path, with_config: bool) -> None:
+    """A self-signed certificate, with and without TLS in these settings: the request contains no secret."""
     certificate, key = a_pair(tmp_path, "elsewhere")
     web = tmp_path / "web.yml"
     web.write_text(f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n")
@@ -209,14 +207,14 @@ def test_it_is_asked_behind_tls_whatever_its_certificate_is(tmp_path: Path, with
     with agent(*flags) as (_, address):
         found = probed(address, *(flags if with_config else ()))
     sentence_of(found, OK, "web", SERVED)
-    sentence_of(found, WARN, "agent", "runs in mode dry-run")
+    sentence_of(found, WARN, "agent", "is running in mode dry-run")
 
 
-# --- other answers, and other programs
+# --- other responses, and other programs
 
 
 def by_path(**bodies: bytes) -> Any:
-    """A script that answers these paths, and any other with 404."""
+    """Return a script that serves these paths, and 404 for any other."""
 
     def script(peer: Peer) -> None:
         path = peer.request().partition(b" ")[2].partition(b" ")[0].decode()
@@ -226,7 +224,7 @@ def by_path(**bodies: bytes) -> Any:
     return script
 
 
-def said(script: Any) -> list[Finding]:
+def findings_at(script: Any) -> list[Finding]:
     with RawServer(script) as server:
         return findings_of(probe_web, loaded(f"--web.listen-address=127.0.0.1:{server.port}"), ENVIRONMENT)
 
@@ -245,17 +243,17 @@ def said(script: Any) -> list[Finding]:
     ],
 )
 def test_an_agent_without_a_status_is_running(body: bytes | None) -> None:
-    """One that is starting, or a status that can't be read: it is this agent, and no more is said."""
+    """An agent that is starting, or whose status can't be read, is recognized without further findings."""
     bodies = {"metrics": METRICS} | ({} if body is None else {"api_v1_status": body})
-    found = said(by_path(**bodies))
+    found = findings_at(by_path(**bodies))
     assert [(finding.verdict, finding.topic) for finding in found] == [(OK, "web")]
     assert found[0].sentence.endswith(SERVED)
 
 
-def test_another_program_is_none() -> None:
-    """What answers with JSON, or with anything without end, is not taken for the agent."""
+def test_another_program_is_not_mistaken_for_the_agent() -> None:
+    """It responds with JSON, with text, or without end."""
     for script in (by_path(api_v1_status=b'{"type": "other"}'), answers(http_ok(b"hello")), endless):
-        sentence_of(said(script), FAIL, "web", "is taken by another program")
+        sentence_of(findings_at(script), FAIL, "web", "is in use by another program")
 
 
 def endless(peer: Peer) -> None:
@@ -268,11 +266,11 @@ def endless(peer: Peer) -> None:
 BASE = answered(statuses.scheduled_scenario().status(), statuses.scheduled_scenario().instant)
 
 
-def test_what_is_missing_or_mistyped_is_not_told() -> None:
-    """An answer of the right type with nothing in it, and one whose words would act on a terminal."""
+def test_missing_or_mistyped_members_are_ignored() -> None:
+    """An empty status of the right type, and one with control characters."""
     found = findings({"type": BASE["type"]}, Settings())
     assert [finding.verdict for finding in found] == [WARN]
-    assert found[0].sentence.startswith("version not said runs in mode not said and does not know the name of this VM")
+    assert found[0].sentence.startswith("version unknown is running in mode unknown on a VM whose name is unknown")
     evil = {**BASE, "approval": {"mode": "\x1b[2J" + "x" * 5000, "hold_file": "\u202e"}, "agent": {"version": "1\n2"}}
     for finding in findings(evil, Settings()):
         assert finding.sentence.isprintable()
@@ -290,8 +288,8 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), max_size=8))
-def test_any_answer_makes_sentences(changes: list[tuple[tuple[str, ...], Any]]) -> None:
-    """Whatever stands where, nothing raises."""
+def test_any_status_yields_printable_findings(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+    """Members of any type in any place raise no error."""
     value = json.loads(json.dumps(BASE))
     for (first, *rest), anything in changes:
         if rest and isinstance(value[first], dict):
