@@ -1,6 +1,6 @@
-"""What the agent knows at one moment, for machines (`/api/v1/status`) and for people (the landing page).
+"""The agent's state at one moment: as JSON for programs (`/api/v1/status`), and as the human-readable landing page.
 
-Imports `core` and `text`; the web server and the agent hand it a status and send what it returns.
-Begin with `status.status_value`: it turns a status into one JSON value, with the verdict that `sentences` makes of it.
-`view.render_page` makes the page of that value alone, laid out by `page.html`.
+Imports `core` and `text`; the web server and the agent pass a status and send the result.
+Begin with `status.status_value`: it turns a status into a JSON value, with a verdict from `sentences`.
+`view.render_page` renders the page from this value only, with the template `page.html`.
 """

@@ -1,8 +1,8 @@
-"""What the agent knows at one moment, as one JSON value: `/api/v1/status` answers with it, and the page is made of it.
+"""The agent's state at one moment as a JSON value, which `/api/v1/status` returns and the page is rendered from.
 
-The value is described by `exporter/schema/status.v1.json`. Texts from outside are as they were received, cut to a
-bearable length; how much was left out is said beside them. Nothing in it grows with what Azure sends: there are at most
-so many events, and an event that is too large is left out with its size.
+`exporter/schema/status.v1.json` describes the value. External texts are unchanged but truncated, with the number of
+omitted characters. The size of the value is bounded whatever Azure sends: the number of events is limited, and an event
+that is too large is replaced with its size.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ TYPE: Final = "azure_scheduled_events.status.v1"
 MAX_EVENTS: Final = 20
 MAX_CLOSED: Final = 10
 MAX_RESOURCES: Final = 5
-"""Names of other VMs that are told of one event."""
+"""Names of other VMs that are listed for one event."""
 MAX_FAULTS: Final = 10
 MAX_TEXT: Final = 600
-"""Characters of one text from outside."""
+"""Characters of one external text."""
 MAX_EVENT_BYTES: Final = 64 * 1024
-"""Of Azure's object, as compact JSON in UTF-8."""
+"""Size of Azure's event object, as compact JSON in UTF-8."""
 STATUS_CONTENT_TYPE: Final = "application/json"
 STATUS_HEADERS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
-"""To be sent with it: it is never taken for anything else, and no proxy keeps an old one."""
+"""Headers of the response: browsers don't guess another type, and no proxy caches it."""
 
 NO_POLICY: Final[Mapping[str, Any]] = {"takeover_after": None, "hold_file": "", "rules": None}
-"""Where the caller does not know it."""
+"""The policy for callers that don't know it."""
 
 Value = dict[str, Any]
 """A JSON object."""
@@ -55,10 +55,10 @@ def status_value(
     gate: Gate | None = None,
     dashboard_url: str = "",
 ) -> Value:
-    """The status of the agent, of this version, at `now`.
+    """Return the status of the agent at `now`.
 
-    `policy` is the one in force, as `config.load` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
-    the setting of that name.
+    `policy` is the one in force, as `config.load` writes it; `gate` the response of `/-/gate`, None without one;
+    `dashboard_url` the setting of that name.
     """
     own = [event for event in status.events if event.ownership is not Ownership.THEIRS]
     files = status.event_files
@@ -94,30 +94,30 @@ def status_value(
 
 
 def _worst(own: Iterable[EventNow]) -> list[EventNow]:
-    """At most `MAX_EVENTS` events, the worst first. Of too many, the worst and what has started are kept."""
+    """Return at most `MAX_EVENTS` events, the most severe first. If more, keep the most severe and started ones."""
     ranked = sorted(own, key=severity_key)
     others = sorted(ranked[1:], key=lambda event: event.tracked.started is None)
     return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=severity_key)
 
 
 def status_body(value: Value) -> bytes:
-    """The value as one line of strict JSON in UTF-8."""
+    """Return the value as one line of strict JSON in UTF-8."""
     return (_encode(value) + "\n").encode()
 
 
 def _files(files: Mapping[str, Presence], hold_file: str) -> Value:
-    """At most `MAX_EVENTS` and the hold file."""
+    """Return the presence of the hold file and at most `MAX_EVENTS` other files."""
     shown = sorted(files, key=lambda path: (path != hold_file, path))[: MAX_EVENTS + 1]
     return {str(encodable(path)): files[path].value for path in shown}
 
 
 def _text(text: str) -> str | None:
-    """A text that every output can encode; None for one that is not known."""
+    """Return a text that every output can encode; None for ""."""
     return str(encodable(text)) or None
 
 
 def _past(name: str, instant: Instant | datetime | None, now: Instant) -> Value:
-    """When it was, and how many seconds ago: None where the clock was set back since."""
+    """Return the time of an instant and its age in seconds; an age of None: the clock was set back since."""
     if instant is None:
         return {f"{name}_at": None, f"{name}_seconds_ago": None}
     then = instant if isinstance(instant, Instant) else Instant(instant)
@@ -130,7 +130,7 @@ def _past(name: str, instant: Instant | datetime | None, now: Instant) -> Value:
 def _source(status: Status, now: Instant) -> Value:
     state, source = status.state, status.state.process.source
     since = None if source.up else source.failing or (state.outage.since if state.outage else None)
-    # When the document that is known was read, perhaps by an earlier process.
+    # The time when the known document was read, perhaps by an earlier process.
     read = source.success or (state.last_good if state.document else None)
     return {
         "up": source.up,
@@ -175,7 +175,7 @@ def _destination(destination: DestinationStatus, now: Instant) -> Value:
 
 
 class _Texts:
-    """Cuts the texts from outside of one event; `omitted` has the number of characters left out, by name."""
+    """Truncates the external texts of one event; `omitted` is the number of omitted characters by name."""
 
     def __init__(self) -> None:
         self.omitted: dict[str, int] = {}
@@ -238,7 +238,7 @@ def _resources(names: tuple[str, ...] | None, vm_name: str, texts: _Texts) -> Va
 
 
 def _raw(raw: Mapping[str, Any]) -> Value:
-    """Azure's object as received, or its size where it is too large. It was made encodable when it was read."""
+    """Return Azure's object as received, or its size if it is too large. Every output can encode it."""
     size = len(_encode(raw).encode())
     if size > MAX_EVENT_BYTES:
         return {"event": None, "event_omitted_bytes": size}
@@ -246,7 +246,7 @@ def _raw(raw: Mapping[str, Any]) -> Value:
 
 
 def _closed(status: Status) -> Value:
-    """The newest first. They are kept in the order in which they ended, which no clock can change."""
+    """Return the closed events, the newest first by the order in which they ended, not by the clock."""
     closed = [
         tracked
         for tracked in status.state.closed.values()
@@ -263,7 +263,7 @@ def _closed(status: Status) -> Value:
 def _summary(tracked: TrackedEvent) -> Value:
     texts = _Texts()
     summary = event_summary(tracked)
-    del summary["unseen"]  # what was not seen is known to the closing record alone
+    del summary["unseen"]  # only in the closing record
     return {
         "event_id": tracked.event.event_id,
         "event_type": texts.cut("event_type", tracked.event_type),
@@ -275,17 +275,18 @@ def _summary(tracked: TrackedEvent) -> Value:
 RUNBOOK: Final = (
     "https://github.com/azure-scheduled-events-exporter/azure-scheduled-events-exporter/blob/main/alerts/RUNBOOK.md"
 )
-"""The same address as the alerts' `runbook_url`, which add a section as well."""
+"""The address in the alerts' `runbook_url`, without the section."""
 PLACES: Final = ("{vm_name}", "{resource_group}")
-"""Of a dashboard's address: what they stand for is put in there. A resource group's name, of which Azure gives the case
-now in one way and now in another, is put in in lower case."""
+"""Placeholders of a dashboard's address. A resource group is inserted in lower case: Azure's case of it varies."""
 IMMINENT_SECONDS: Final = 600.0
-"""As the alert AzureScheduledEventsMaintenanceImminent counts it."""
+"""The threshold of the alert AzureScheduledEventsMaintenanceImminent."""
 
 
 def links(value: Mapping[str, Any], dashboard_url: str = "") -> dict[str, str | None]:
-    """The addresses for the JSON value of a status: `runbook`, and `dashboard`, which is null where none is configured
-    or what its address has a place for is not known."""
+    """Return the addresses for a status: `runbook` and `dashboard`.
+
+    `dashboard` is None if none is configured, or if the value of a placeholder is unknown.
+    """
     section = _section(value)
     return {
         "runbook": f"{RUNBOOK}#{section.lower()}" if section else RUNBOOK,
@@ -303,7 +304,7 @@ def _dashboard(address: str, vm: Mapping[str, Any]) -> str | None:
 
 
 def _section(value: Mapping[str, Any]) -> str:
-    """The alert that tells the worst of it; empty where the runbook's beginning is the place."""
+    """Return the alert for the most severe condition of a status; "" if there is none."""
     source, events = value["source"], value["events"]
     if not source["fresh"] and (source["failure"] or source["last_read_at"]):
         return "AzureScheduledEventsSourceFailing" if source["failure"] else "AzureScheduledEventsDataStale"

@@ -1,13 +1,12 @@
-"""The landing page: what a person on call sees first. This VM, what is coming and when, what was decided and why.
+"""The landing page for on-call operators: this VM, its events with their times, and the decisions with their reasons.
 
-A page of one status, complete without scripts and without anything from elsewhere. It never looks calm while the agent
-is blind: what is not known is said to be so, and what is shown then is said to be old.
+The page needs no scripts and no external resources. While the metadata service returns no data, its verdict is unknown,
+and it marks the data that it still shows as old.
 
-It is made of the JSON value of `status` alone, so that it shows nothing that `/api/v1/status` does not say. This module
-makes plain values of it; `page.html` lays them out and `style.css` colours them. jinja2 escapes whatever it is given,
-and is imported with the first page, not with the agent. What comes from outside (descriptions, ids, names) is moreover
-`Quoted`: isolated from the page's own direction, cut to a bearable length, and with every character that hides or
-reorders text spelled out.
+It is rendered from the JSON value of `status` only, so it shows nothing that `/api/v1/status` doesn't contain. This
+module computes plain values, `page.html` lays them out, and `style.css` styles them. jinja2 escapes all values; it is
+imported with the first page, not with the agent. External text (descriptions, ids, names) is also `Quoted`: isolated
+from the page's text direction, truncated, and with escapes for characters that hide or reorder text.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ REFRESH_SECONDS: Final = 10
 MAX_QUOTED: Final = 600
 ICONS: Final = {"none": "1c7c4a", "scheduled": "e09a1a", "started": "d3342b", "unknown": "8a5fc7"}
 DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
-OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
+OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "ended, outcome not observed"}
 
-# As text, so that the line ends are those that a browser hashes, whatever a checkout made of them.
+# Read as text: the line ends must be those that the browser hashes, whatever the checkout uses.
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 TEMPLATE: Final = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-"""Read at the start, as the style is: an upgrade may replace the files beneath a running agent."""
+"""Read at import, as the style is: an upgrade may replace the files of a running agent."""
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 PAGE_CONTENT_TYPE: Final = "text/html; charset=utf-8"
 PAGE_HEADERS: Final = (
@@ -85,11 +84,11 @@ class Quoted(Struct, frozen=True):
 
 Part = str | datetime | Marked | Quoted
 Value = Part | tuple[Part, ...]
-"""What stands in one place of the page; "\\n" breaks the line. A row of terms whose value is empty is left out."""
+"""The content of one place of the page; "\\n" is a line break. A row of terms with an empty value is omitted."""
 
 
 class Card(Struct, frozen=True):
-    """One event that is not over."""
+    """One open event."""
 
     state: str
     title: Value
@@ -102,13 +101,13 @@ Json = Mapping[str, Any]
 
 
 def render_page(status: Json) -> bytes:
-    """The landing page of a status (`status.status_value`), in UTF-8. Send `PAGE_HEADERS` with it."""
+    """Return the landing page of a status (`status.status_value`) in UTF-8. Send `PAGE_HEADERS` with it."""
     verdict, name = status["verdict"], status["vm"]["name"]
     page = _template().render(
         title=f"{verdict['title']} · {(name or 'this VM')[:100]}",
         icon=ICONS[verdict["state"]],
         refresh_seconds=REFRESH_SECONDS,
-        name=quoted(name) if name else "This VM (its name is not known yet)",
+        name=quoted(name) if name else "This VM (name not known yet)",
         name_known=bool(name),
         about=tuple(_about(status["vm"])),
         verdict=verdict,
@@ -128,7 +127,7 @@ def render_page(status: Json) -> bytes:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415  # 2 MiB that only a viewer pays
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415  # 2 MiB of memory, only if the page is requested
 
     environment = Environment(
         autoescape=True,
@@ -141,19 +140,21 @@ def _template() -> Template:
     return environment.from_string(TEMPLATE)
 
 
-# --- text from outside ------------------------------------------------------------------------------------------------
+# --- external text ----------------------------------------------------------------------------------------------------
 
 
 def quoted(value: str, style: str = "", limit: int = MAX_QUOTED, omitted: int = 0) -> Quoted:
-    """Text that somebody else wrote, at most `limit` characters of it; `style` are further classes, `omitted` is how
-    many characters were left out of it before. Its lines stay, and marks that pile up on one letter, which the style
-    clips."""
+    """Return external text, truncated to `limit` characters, with line breaks kept.
+
+    `style`: further CSS classes; `omitted`: characters that were already cut. Stacked combining marks stay: the style
+    clips them.
+    """
     shown = "\n".join(map(printable, value[:limit].split("\n")))
     return Quoted(shown, f"outside {style}".rstrip(), max(0, len(value) - limit) + omitted)
 
 
 def _outside(event: Json, name: str, limit: int = MAX_QUOTED) -> Part:
-    """A text of an event; empty where there is none."""
+    """Return a text of an event; "" if it has none."""
     text = event[name]
     return quoted(text, limit=limit, omitted=event["omitted_characters"].get(name, 0)) if text else ""
 
@@ -174,25 +175,25 @@ def _about(vm: Json) -> Iterator[Value]:
 def _card(event: Json) -> Card:
     started = event["status"] == Phase.STARTED
     rows: tuple[tuple[str, Value], ...] = (
-        ("What it means", impact_text(event)),
-        ("Azure says", _outside(event, "description")),
+        ("Impact", impact_text(event)),
+        ("Description", _outside(event, "description")),
         ("Not before", _not_before(event)),
         ("Started", _past(event, "started") if started else ""),
         ("Started by", starter_text(event["started_by"], event["approval_rule"] or "") if started else ""),
-        ("Interruption", announced_duration(event["announced_duration_seconds"])),
+        ("Announced interruption", announced_duration(event["announced_duration_seconds"])),
         ("Decision", decision_text(event) if not started else ""),
         ("Approved", _past(event, "approved")),
         (
             "Outdated",
-            Marked("it changed after we approved it, and would now be held", "bad")
+            Marked("the event changed after this VM approved it; it would now be held", "bad")
             if event["approval_outdated"]
             else "",
         ),
-        ("Touches", _resources(event)),
-        ("Asked for by", _outside(event, "event_source", 60)),
+        ("Resources", _resources(event)),
+        ("Source", _outside(event, "event_source", 60)),
         ("Status", _status(event)),
         ("First seen", _past(event, "first_seen")),
-        ("Can't be read", _listed([quoted(name, limit=80) for name in event["faults"]], event["faults_omitted"])),
+        ("Unreadable fields", _listed([quoted(name, limit=80) for name in event["faults"]], event["faults_omitted"])),
         ("EventId", quoted(event["event_id"], "id")),
     )
     title = _outside(event, "event_type", 60) or "Event of unknown type"
@@ -200,10 +201,10 @@ def _card(event: Json) -> Card:
 
 
 def _status(event: Json) -> Value:
-    """Azure's word, after what it has become if that is another: what has started stays so."""
-    word = _outside(event, "event_status", 60) or UNKNOWN
+    """Return Azure's status, after the known phase if they differ: a started event stays Started."""
+    value = _outside(event, "event_status", 60) or UNKNOWN
     known = event["status"] not in (Phase.UNKNOWN, event["event_status"])
-    return (event["status"], " (the document now says: ", word, ")") if known else word
+    return (event["status"], " (now in the document: ", value, ")") if known else value
 
 
 def _time(time: str) -> datetime:
@@ -211,13 +212,13 @@ def _time(time: str) -> datetime:
 
 
 def _not_before(event: Json) -> Value:
-    """A time that may still come."""
+    """Return NotBefore with its distance; "" if the event has started or NotBefore is unknown."""
     left = event["not_before_in_seconds"]
     return "" if left is None else (_time(event["not_before"]), f" ({not_before_distance(event)})")
 
 
 def _past(value: Json, name: str) -> Value:
-    """A time that was, in whole seconds as the headline has it."""
+    """Return a past time with its age in whole seconds, as in the headline; "" if unknown."""
     time, seconds = value[f"{name}_at"], value[f"{name}_seconds_ago"]
     return "" if time is None else (_time(time), f" ({ago(None if seconds is None else int(seconds))})")
 
@@ -232,7 +233,7 @@ def _resources(event: Json) -> Value:
 
 
 def _listed(parts: list[Part], omitted: int) -> Value:
-    """With commas between them."""
+    """Return the parts separated by commas, with the number of omitted ones."""
     more = [f"{omitted} more"] if omitted else []
     return tuple(part for shown in (*parts, *more) for part in (", ", shown))[1:]
 
@@ -254,7 +255,7 @@ def _closed(event: Json) -> tuple[Value, ...]:
         (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", _time(summary["gone_at"])),
         UNKNOWN if notice is None else span(max(0.0, notice)),
         approver_text(summary),
-        _time(summary["started_at"]) if summary["started_at"] else "not seen",
+        _time(summary["started_at"]) if summary["started_at"] else "not observed",
         "–" if lasted is None else span(lasted),
         observed_interruption(summary),
     )
@@ -268,10 +269,10 @@ def _destination(destination: Json) -> tuple[Value, ...]:
     name = DESTINATION_NAMES.get(name, name)
     if not destination["configured"]:
         return (name, "not configured", *["–"] * 4)
-    works = Marked("works" if destination["last_success_at"] else "nothing sent yet", "good")
+    works = Marked("working" if destination["last_success_at"] else "nothing sent yet", "good")
     return (
         name,
-        Marked(f"fails: {destination['error']}", "bad") if destination["error"] else works,
+        Marked(f"failing: {destination['error']}", "bad") if destination["error"] else works,
         str(destination["records"]),
         _past(destination, "oldest") or "–",
         Marked(str(destination["parked"]), "bad") if destination["parked"] else "0",
@@ -281,28 +282,26 @@ def _destination(destination: Json) -> tuple[Value, ...]:
 
 def _outbox(outbox: Json) -> Value:
     if not outbox["writable"]:
-        return Marked("can't be written: nothing is approved until it can", "bad")
+        return Marked("not writable: nothing is approved until it is", "bad")
     return f"{size(outbox['bytes'])} of {size(outbox['capacity_bytes'])} used"
 
 
 def _source(status: Json) -> tuple[tuple[str, Value], ...]:
     source, document, approval = status["source"], status["document"], status["approval"]
-    fails = Marked(failure(source["failure"]) if source["failure"] else "not asked yet", "bad")
-    conflict = "the configured name is not the one that the metadata service gives; nothing is approved"
+    fails = Marked(failure(source["failure"]) if source["failure"] else "not polled yet", "bad")
+    conflict = "the configured name differs from the metadata service's; nothing is approved"
+    read = _past(source, "last_read") if source["read_by_this_process"] else "none by this process"
     return (
-        ("Metadata service", Marked("answers", "good") if source["up"] else fails),
+        ("Metadata service", Marked("responding", "good") if source["up"] else fails),
         ("Failing since", _past(source, "failing_since")),
-        (
-            "Last good document",
-            _past(source, "last_read") if source["read_by_this_process"] else "none by this process",
-        ),
-        ("Polled every", span(source["poll_interval_seconds"])),
-        ("Document number", str(document["incarnation"]) if document else ""),
-        ("Warming up", "yes: Azure may still be enabling the service" if source["warming"] else ""),
+        ("Last successful poll", read),
+        ("Poll interval", span(source["poll_interval_seconds"])),
+        ("DocumentIncarnation", str(document["incarnation"]) if document else ""),
+        ("Warming up", "yes: Azure may still be enabling Scheduled Events" if source["warming"] else ""),
         ("Approvals", MODES[approval["mode"]]),
         ("Coordination", COORDINATIONS[approval["coordination"]]),
         ("Hold file", _hold_file(approval)),
-        ("Name", Marked(conflict, "bad") if status["identity"] == "conflict" else ""),
+        ("VM name", Marked(conflict, "bad") if status["identity"] == "conflict" else ""),
         ("Gate", status["gate"]["sentence"] if status["gate"] else ""),
         ("Event files", _event_files(status["event_files"])),
         ("Agent started", _past(status["agent"], "started")),
@@ -312,8 +311,8 @@ def _source(status: Json) -> tuple[tuple[str, Value], ...]:
 def _hold_file(approval: Json) -> Value:
     if not approval["hold_file"]:
         return ""
-    held = Marked("there, or not known to be absent: nothing is approved", "bad")
-    return (quoted(approval["hold_file"]), ": ", held if approval["held"] else "absent")
+    held = Marked("exists, or its absence can't be verified: every event is held", "bad")
+    return (quoted(approval["hold_file"]), ": ", held if approval["held"] else "does not exist")
 
 
 def _event_files(files: Json | None) -> Value:

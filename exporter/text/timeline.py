@@ -1,12 +1,12 @@
-"""Records as a person reads them: a line each, and the summary of an event that is over as a few lines below it.
+"""Human-readable records: one line for each, and the summary of a closed event on a few lines below its record.
 
-No line has more than 100 columns: what is longer goes on below the VM's name, as here.
+Lines are wrapped at 100 columns and continue below the VM's name:
 
     2026-03-02 09:00:20Z  !  vm-1  scheduled            6a8c1f0e   Reboot of this VM is scheduled, not
                              before 2026-03-02 09:05:20Z (in 5 min)
 
-Records may come from a place that others can write to, so their content is not trusted: values of the wrong type are
-left out, and control characters do not reach the terminal (`format.clean`).
+Records may come from a place that others can write to, so their content isn't trusted: values of the wrong type are
+omitted, and control characters don't reach the terminal (`format.clean`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from exporter.text.terminal import WIDTH, columns, wrapped
 LABEL_WIDTH: Final = 12
 KIND_WIDTH: Final = 20
 HANG: Final = 25
-"""Where a line goes on: below the VM's name."""
+"""Columns before the second line of a wrapped record, which begins below the VM's name."""
 SUMMARY_INDENT: Final = 4
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64
@@ -42,29 +42,29 @@ _STARTED: Final[Mapping[str, str]] = {
     StartedBy.NOT_BEFORE: "NotBefore passed",
 }
 _SEEN_BEFORE: Final[Mapping[str, str]] = {
-    "unbroken": "as soon as it was there",
-    "gap": "after a gap in our sight: it may have been there for longer",
-    "agent_start": "when the agent started: it may have been there for longer",
+    "unbroken": "when it was published",
+    "gap": "after a polling gap; it may have been published earlier",
+    "agent_start": "when the agent started; it may have been published earlier",
 }
 _UNSEEN: Final[Mapping[str, str]] = {
     "restart": "the agent was not running",
-    "gap": "too long between two answers",
-    "incarnation-restarted": "Azure's number of the document started again",
-    "incarnation-skipped": "a document in between was missed",
-    "incarnation-unchanged": "the document changed without a new number",
-    "unknown-status": "its last status is not known to this version",
+    "gap": "polling gap",
+    "incarnation-restarted": "the document's incarnation started again",
+    "incarnation-skipped": "a document was missed",
+    "incarnation-unchanged": "the document changed without a new incarnation",
+    "unknown-status": "this version does not know its last status",
     "was-started": "it had been Started before, so it may have run",
     "approved": "it was approved, so it may have run",
-    "approval-unanswered": "an approval was sent and not answered, so it may have run",
-    "not-before-unknown": "its NotBefore was not known",
+    "approval-unanswered": "an approval request was not answered, so it may have run",
+    "not-before-unknown": "its NotBefore was unknown",
     "not-before-passed": "its NotBefore had passed, so it may have run",
-    "replaced": "the same came Started under a new id in its place",
-    "not-this-vm": "it is an event of other VMs alone, and goes on without this one",
+    "replaced": "a new event, already Started, replaced it",
+    "not-this-vm": "it no longer names this VM and continues for other VMs",
 }
 
 
 def record_lines(record: Record, note: str = "") -> list[str]:
-    """`line` with a note behind it, and for a closing record its summary below, on lines of at most 100 columns."""
+    """Return the lines of a record, with `note` at the end, and for a closing record its summary."""
     summary = record.data.get("summary")
     first = wrapped(line(record), HANG)
     if note and columns(first[-1]) + 2 + columns(note) <= WIDTH:
@@ -78,7 +78,7 @@ def record_lines(record: Record, note: str = "") -> list[str]:
 
 
 def line(record: Record) -> str:
-    """One line: time in UTC, severity (`!` a warning, `X` an error), VM, kind, short id of the event, sentence."""
+    """Return a record on one line: UTC time, severity (`!` warning, `X` error), VM, kind, short event id, message."""
     data = record.data
     vm, event = _mapping(data.get("vm")), record.readable_event
     mark, kind = MARKS.get(record.severity, "?"), _pad(record.kind, KIND_WIDTH)
@@ -88,7 +88,7 @@ def line(record: Record) -> str:
 
 
 def _sentence(record: Record) -> str:
-    """The record's message, with the notice, the changes or who approved it."""
+    """Return the record's message with its notice, its changes, or the cause of the start."""
     data = record.data
     sentence = clean(data.get("message") or record.kind, LONGEST_SENTENCE)
     sentence = _PRECISE.sub(r"\1 \2Z", sentence)
@@ -108,7 +108,7 @@ def _notice_left(seconds: float | None) -> str:
 
 
 def _changes(changed: Mapping[str, Any]) -> str:
-    """The old and new values of the changed fields, without long texts."""
+    """Return the old and new values of the changed fields, without long texts."""
     changes = []
     for name, value in list(changed.items())[:LONGEST_LIST]:
         pair = _mapping(value)
@@ -118,7 +118,7 @@ def _changes(changed: Mapping[str, Any]) -> str:
     return f" ({'; '.join(changes)})" if changes else ""
 
 
-# --- the summary of an event that is over -----------------------------------------------------------------------------
+# --- the summary of a closed event ------------------------------------------------------------------------------------
 
 
 def summary_lines(
@@ -128,25 +128,25 @@ def summary_lines(
     *,
     own: bool = True,
 ) -> list[str]:
-    """The `summary` of a closing record as labelled lines. Any missing part is "not known".
+    """Return the `summary` of a closing record as labelled lines; missing members are shown as "not known".
 
     `event` and `evidence` are those of the same record. `own` is False for an event of other VMs, whose interruption
-    this VM can't have observed.
+    this VM can't observe.
     """
     checked = _checked(summary)
     azure = _mapping(event)
     rows = [
-        ("Azure said", clean(azure.get("Description") or "", LONGEST_SENTENCE)),
+        ("description", clean(azure.get("Description") or "", LONGEST_SENTENCE)),
         ("first seen", _first_seen(checked)),
         ("notice", _notice(checked, azure)),
-        ("approved by", _approved(checked)),
+        ("started by", _approved(checked)),
         ("started", _started(checked)),
-        ("gone", _gone(checked)),
-        ("not seen", _unseen(checked["unseen"])),
+        ("ended", _gone(checked)),
+        ("not observed", _unseen(checked["unseen"])),
         ("evidence", _evidence(_mapping(evidence))),
         ("changed", _updates(checked)),
         ("announced", clean(announced_duration(checked["announced_duration_seconds"]), LONGEST_SENTENCE)),
-        ("felt", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
+        ("interrupted", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
     ]
     lines = (f"{' ' * SUMMARY_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows if text)
     return [part for labelled in lines for part in wrapped(labelled, SUMMARY_INDENT + LABEL_WIDTH + 1)]
@@ -175,7 +175,7 @@ _TEXTS: Final = (
 
 
 def _checked(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary with every key and its right type; anything else becomes None, or 0 for a count."""
+    """Return the summary with every member in its type; a missing or mistyped one becomes None, or 0 for a count."""
     checked: dict[str, Any] = {name: _number(summary.get(name)) for name in ("notice_seconds", *_SPANS)}
     checked |= {name: None for name in _SPANS if (checked[name] or 0) < 0}
     checked |= {name: int(_number(summary.get(name)) or 0) for name in _COUNTS}
@@ -205,7 +205,7 @@ def _notice(summary: Mapping[str, Any], event: Mapping[str, Any]) -> str:
         documented += f" for {clean(event['EventType'], LONGEST_WORD)}"
     notice = summary["notice_seconds"]
     if notice is None:
-        return f"none seen ({documented})"
+        return f"not observed ({documented})"
     return f"{_span(max(0.0, notice))} ({documented})"
 
 
@@ -215,28 +215,28 @@ def _approved(summary: Mapping[str, Any]) -> str:
         text += f", at {_instant(summary['approved_at'])}"
     attempts = summary["approval_attempts"]
     if attempts > 1 or (attempts and not summary["approved_at"]):
-        text += f", {attempts} sent"
+        text += f", {counted(attempts, 'request')} sent"
     return text
 
 
 def _started(summary: Mapping[str, Any]) -> str:
     if not summary["started_at"]:
-        return "not seen"
+        return "not observed"
     if summary["started_at"] == summary["first_seen"]:
-        return f"{_instant(summary['started_at'])}, at first sight"
+        return f"{_instant(summary['started_at'])}, when first seen"
     waited = summary["scheduled_duration_seconds"]
-    after = f", {_span(waited)} after the first sight" if waited is not None else ""
+    after = f", {_span(waited)} after it was first seen" if waited is not None else ""
     return _instant(summary["started_at"]) + after
 
 
 def _gone(summary: Mapping[str, Any]) -> str:
     lasted = summary["started_duration_seconds"]
-    after = f", {_span(lasted)} after it had started" if lasted is not None else ""
+    after = f", {_span(lasted)} after the start" if lasted is not None else ""
     return f"{_instant(summary['gone_at'])}{after}: {summary['outcome'] or UNKNOWN}{_last_state(summary)}"
 
 
 def _last_state(summary: Mapping[str, Any]) -> str:
-    """What was last known of an event that did not run to its end before our eyes."""
+    """Return the last known state of an event whose completion wasn't observed; "" for a completed one."""
     if summary["outcome"] == TransitionKind.COMPLETED or not summary["last_status"]:
         return ""
     until = f", not before {_instant(summary['last_not_before'])}" if summary["last_not_before"] else ""
@@ -267,12 +267,12 @@ def _evidence(evidence: Mapping[str, Any]) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A length of time with plain spaces."""
+    """Return a duration with plain spaces."""
     return clean(span(seconds), LONGEST_WORD)
 
 
 def _instant(text: str | None) -> str:
-    """The instant in a record's text; other text is returned unchanged."""
+    """Return the instant in a record's text in UTC; other text unchanged."""
     if not text:
         return UNKNOWN
     try:
@@ -282,7 +282,7 @@ def _instant(text: str | None) -> str:
 
 
 def _short_id(subject: str) -> str:
-    """A short form of an EventId: the first part of a UUID, anything else as far as it fits."""
+    """Return a short form of an EventId: the first part of a UUID, or the beginning of other long text."""
     text = clean(subject, LONGEST_WORD)
     return text[:SHORT_ID] if _UUID.fullmatch(text) or len(text) > 2 * SHORT_ID else text
 
@@ -292,7 +292,7 @@ def _pad(text: str, width: int) -> str:
 
 
 def _brief(value: object) -> str:
-    """A field of an event, or of the evidence, in a few words."""
+    """Return a field of an event, or of the evidence, as short text."""
     if isinstance(value, list):
         return clean(", ".join(map(str, value[:LONGEST_LIST])), LONGEST_SENTENCE) or "none"
     return "none" if value in (None, "") else clean(value, LONGEST_SENTENCE)
@@ -307,7 +307,7 @@ def _word(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    """The number; None for anything else, and for numbers that no output can carry."""
+    """Return the number; None for another type, and for a number that not every output can represent."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < INT_LIMIT:
         return None
     return value
@@ -319,10 +319,10 @@ SHORTEST_INTERRUPTION: Final = f"≥\u00a0{THRESHOLD_SECONDS:g}\u00a0s"
 
 
 def announced_duration(seconds: int | None) -> str:
-    """The length of an interruption that Azure announces (`DurationInSeconds`, where -1 is "not known")."""
+    """Return the duration that Azure announces (`DurationInSeconds`; -1: unknown)."""
     if seconds is None or seconds < 0:
-        return "Azure does not say"
-    return f"{'none' if seconds == 0 else span(seconds)}, says Azure"
+        return "not announced by Azure"
+    return f"{'none' if seconds == 0 else span(seconds)} (announced by Azure)"
 
 
 def starter_text(started_by: str | None, rule: str = "") -> str:
@@ -348,17 +348,17 @@ def approver_text(summary: Mapping[str, Any]) -> str:
 
 
 def observed_interruption(summary: Mapping[str, Any]) -> str:
-    """How long this VM was interrupted, as observed. Never 0: what is too short is not observed."""
+    """Return the observed interruption of this VM. Never "0 s": shorter ones than the threshold aren't observed."""
     count, total = summary["interruptions_observed"], summary["interruption_seconds"]
     if count is None:
-        return "not watched"
+        return "not monitored"
     if not count or total is None:
         words = f"none observed ({SHORTEST_INTERRUPTION})"
     elif count == 1:
         words = span(total)
     else:
-        words = f"{span(total)} in {count} pieces, the longest {span(summary['interruption_longest_seconds'])}"
+        words = f"{span(total)} in {count} interruptions, the longest {span(summary['interruption_longest_seconds'])}"
     if summary["gaps"]:
         gap = summary["gap_seconds"]
-        words += "; not watched for " + ("a time that is not known" if gap is None else span(gap))
+        words += "; not monitored for " + ("an unknown time" if gap is None else span(gap))
     return words
