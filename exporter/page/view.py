@@ -61,21 +61,21 @@ PAGE_HEADERS: Final = (
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
 )
-"""To be sent with the page: nothing runs, nothing is loaded, nobody may frame it, and no proxy keeps an old one."""
+"""Headers of the page: no scripts, no resources, no framing, and no caching."""
 
 
 # --- the values of a page ---------------------------------------------------------------------------------------------
 
 
 class Marked(Struct, frozen=True):
-    """The page's own words, in the colour of a class of the style: `good` or `bad`."""
+    """Text of the page itself with a CSS class: `good` or `bad`."""
 
     text: str
     style: str
 
 
 class Quoted(Struct, frozen=True):
-    """Text that somebody else wrote, made by `quoted`: visible and cut, with the number of characters left out."""
+    """External text from `quoted`: escaped and truncated, with the number of omitted characters."""
 
     text: str
     style: str

@@ -139,7 +139,7 @@ def summary_lines(
         ("description", clean(azure.get("Description") or "", LONGEST_SENTENCE)),
         ("first seen", _first_seen(checked)),
         ("notice", _notice(checked, azure)),
-        ("started by", _approved(checked)),
+        ("approved by", _approved(checked)),
         ("started", _started(checked)),
         ("ended", _gone(checked)),
         ("not observed", _unseen(checked["unseen"])),

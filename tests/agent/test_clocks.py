@@ -238,7 +238,7 @@ def test_durations_are_unknown_after_a_restart_and_a_clock_set_back(tmp_path: Pa
         assert found["summary"]["gap_seconds"] is None
         assert found["summary"]["scheduled_duration_seconds"] == pytest.approx(15, abs=0.1)
         recorded = "\n".join(record_lines(environment.records("completed")[0]))
-        assert "not watched for a time that is not known" in recorded.replace("\n", " ")
+        assert "not monitored for an unknown time" in recorded.replace("\n", " ")
         assert "None" not in recorded
         assert "None" not in page_of(environment)
 

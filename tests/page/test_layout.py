@@ -1,4 +1,4 @@
-"""The landing page as a real browser lays it out: narrow and wide, light and dark, whatever Azure sends."""
+"""The layout of the landing page in a real browser: narrow and wide, light and dark, whatever Azure sends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURE: Final = (Path(__file__).parent / "measure.js").read_text(encoding="utf-
 
 
 def _long_names() -> EventScenario:
-    """Fifty events at once, each with the longest names that Azure may give, one of them Started."""
+    """Return a scenario of fifty events with the longest possible names, one of them Started."""
     scenario = EventScenario()
     scenario.read()
     types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
@@ -50,7 +50,7 @@ def _long_names() -> EventScenario:
 
 
 def _observed() -> EventScenario:
-    """A freeze that lasts longer than announced, beside a reboot."""
+    """Return a scenario with a reboot, and a freeze that lasts longer than announced."""
     scenario = statuses.started_scenario()
     key = folded(FREEZE["EventId"])
     observed = replace(scenario.state.tracked[key], interruptions=InterruptionTotals(3, 9.25, 8.9))
@@ -71,8 +71,8 @@ def _named_at_length(scenario: EventScenario) -> Status:
 PAGES: Final[dict[str, Callable[[], tuple[EventScenario, Status]]]] = {
     "none": lambda: (scenario := statuses.empty_scenario(), _full(scenario)),
     "two events": lambda: (scenario := statuses.scheduled_scenario(), _full(scenario)),
-    "felt": lambda: (scenario := _observed(), _full(scenario)),
-    "over": lambda: (scenario := statuses.closed_scenario(), _full(scenario)),
+    "interrupted": lambda: (scenario := _observed(), _full(scenario)),
+    "closed": lambda: (scenario := statuses.closed_scenario(), _full(scenario)),
     "unknown": lambda: (scenario := statuses.scheduled_scenario(), statuses.failing_status(scenario)),
     "fifty events with long names": lambda: (scenario := _long_names(), _named_at_length(scenario)),
 }
@@ -85,7 +85,7 @@ def _page(name: str) -> bytes:
 
 
 def _frames(pages: dict[str, bytes]) -> str:
-    """Every page in a frame of every width, on one page that measures them."""
+    """Return a page that measures every page in a frame of every width."""
     frames = "".join(
         f'<iframe name="{escape(name)}|{width}" srcdoc="{escape(page.decode())}" width="{width}" height="900"></iframe>'
         for name, page in pages.items()
@@ -112,9 +112,8 @@ def _measured(scheme: str, folder: Path) -> Iterator[tuple[str, int, dict[str, A
 
 @pytest.mark.peer("chromium")
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_page_fits_and_can_be_read(scheme: str, tmp_path: Path) -> None:
-    """At 400 and 1200 px nothing scrolls sideways, no text lies on another or outside, and each can be told from its
-    ground (4.5 to 1, WCAG 2.2 contrast minimum)."""
+def test_every_page_fits_and_is_legible(scheme: str, tmp_path: Path) -> None:
+    """At 400 and 1200 px: no horizontal scrolling, no overlapping text, and a contrast of 4.5 to 1 (WCAG 2.2)."""
     seen = set()
     for name, width, measured in _measured(scheme, tmp_path):
         seen.add((name, width))

@@ -1,4 +1,4 @@
-"""The landing page and hostile text: nothing of it runs, hides or breaks the page, also in a real browser."""
+"""The landing page and hostile text: it doesn't run, hide, or break the page, also in a real browser."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def hostile_scenario() -> EventScenario:
     return scenario
 
 
-def test_it_needs_nothing_from_elsewhere() -> None:
-    """No script, no address but ours, a viewport for phones, and the style is the one that the headers allow."""
+def test_page_loads_no_external_resources() -> None:
+    """No script, only the agent's own addresses, and the headers allow only the page's style."""
     page = shown(hostile_scenario().status())
     assert not list(page.all("script"))
     assert not list(page.one("body").all("img"))
@@ -59,18 +59,18 @@ def test_it_needs_nothing_from_elsewhere() -> None:
     assert "unsafe" not in headers["Content-Security-Policy"]
 
 
-def test_outside_text_stays_text() -> None:
-    """Markup in any field is shown as it was written, and what hides or reorders text is spelled out."""
+def test_external_text_stays_text() -> None:
+    """Markup in any field is shown literally, and characters that hide or reorder text are escaped."""
     page = shown(hostile_scenario().status(vm=replace(statuses.VM, node="<u>", resource_group='" onclick="x')))
     for name in ("script", "b", "i", "u", "svg", "img"):
         assert not list(page.all(name))
     article = page.one("article")
     assert article.one("h3").text == "<b>Levitate</b>"
-    description = terms(article)["Azure says"]
+    description = terms(article)["Description"]
     assert description.startswith(HOSTILE)
     assert "\\u202egnp.exe\\u2066" in description
-    assert "more characters; the records have them" in description
-    assert terms(article)["Touches"].endswith(", 15 more")
+    assert "more characters, see the records" in description
+    assert terms(article)["Resources"].endswith(", 15 more")
     assert not [name for item in page.all("bdi") for name in item.attributes if name.startswith("on")]
 
 
@@ -84,14 +84,14 @@ def test_outside_text_stays_text() -> None:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_nothing_hides(text: str, seen: str) -> None:
-    """What can't be seen is spelled, what is innocent stays."""
+def test_invisible_characters_are_escaped(text: str, seen: str) -> None:
+    """Visible characters stay unchanged."""
     assert quoted(text).text == seen
 
 
 @dataclass
 class Served:
-    """The least application: one page for every path, with or without the headers that belong to it."""
+    """An application that serves one page, with or without its headers."""
 
     body: bytes
     headers: tuple[tuple[str, str], ...] = PAGE_HEADERS
@@ -101,7 +101,7 @@ class Served:
 
 
 def browse(application: Served, folder: Path) -> tuple[str, str]:
-    """The document as Chromium has it after loading, and what it wrote on its console."""
+    """Return the document after Chromium has loaded it, and Chromium's console output."""
     server = WebServer("127.0.0.1:0", application)
     server.start()
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--dump-dom"]
@@ -121,12 +121,12 @@ def browse(application: Served, folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.peer("chromium")
-def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
-    """Chromium shows a hostile description as text, runs nothing, and takes the style under the page's own policy."""
+def test_real_browser_runs_no_hostile_text(tmp_path: Path) -> None:
+    """Chromium shows a hostile description as text and accepts the style under the page's policy."""
     scenario = hostile_scenario()
     page = render_page(status_value(scenario.status(), Instant(scenario.now), "1.2.3"))
     document, console = browse(Served(page), tmp_path)
-    assert "<title>Event of unknown kind" in document
+    assert "<title>Event of unknown type" in document
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=" in document
     assert "<svg" not in document.split("<body>")[1]
     assert "<script" not in document
@@ -134,11 +134,11 @@ def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("chromium")
-def test_the_policy_would_hold_even_if_escaping_failed(tmp_path: Path) -> None:
-    """The same script unescaped does run without the page's headers, and does not with them."""
-    page = b"<!doctype html><title>calm</title><body><script>document.title='owned'</script>"
+def test_content_security_policy_blocks_unescaped_scripts(tmp_path: Path) -> None:
+    """The same script, unescaped, runs without the page's headers and is blocked with them."""
+    page = b"<!doctype html><title>unchanged</title><body><script>document.title='owned'</script>"
     bare, _ = browse(Served(page, ()), tmp_path / "bare")
     assert "<title>owned</title>" in bare
     held, console = browse(Served(page), tmp_path / "held")
-    assert "<title>calm</title>" in held
+    assert "<title>unchanged</title>" in held
     assert "Content Security Policy" in console

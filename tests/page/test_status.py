@@ -1,4 +1,4 @@
-"""`/api/v1/status`: what the page shows, as strict JSON by its schema, bounded whatever Azure sends."""
+"""`/api/v1/status`: strict JSON that matches its schema, bounded whatever Azure sends."""
 
 from __future__ import annotations
 
@@ -41,22 +41,21 @@ POLICY: Final[Mapping[str, Any]] = {
 
 
 def of(case: EventScenario, later: float = 0.0, **given: Any) -> dict[str, Any]:
-    """The answer so many seconds after the last poll of a story."""
+    """Return the status `later` seconds after the last poll of a scenario."""
     return answered(case.status(**given), Instant(case.now + timedelta(seconds=later)))
 
 
-# --- what it says
+# --- the content
 
 
-def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
-    """Calm, up, fresh, and since when."""
+def test_empty_document_yields_verdict_none_with_its_age() -> None:
     value = of(statuses.empty_scenario(), 2.5)
     assert value["type"] == "azure_scheduled_events.status.v1"
     assert value["as_of"] == "2025-11-21T12:10:03.500000Z"
     assert value["verdict"] == {
         "state": "none",
         "title": "Nothing is planned",
-        "lines": ["The metadata service names no event for this VM, as of 2025-11-21 12:10:01 UTC."],
+        "lines": ["The metadata service lists no event for this VM, as of 2025-11-21 12:10:01 UTC."],
     }
     assert value["source"] == {
         "up": True,
@@ -84,8 +83,8 @@ def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
     assert (value["events"], value["closed"], value["gate"], value["event_files"]) == ([], [], None, None)
 
 
-def test_an_event_has_all_that_is_known_of_it() -> None:
-    """Azure's object as received, its times, what was decided and why, whom it touches; null for what is not known."""
+def test_event_contains_all_known_data() -> None:
+    """Azure's object as received, times, decision, and resources; null if unknown."""
     reboot, freeze = of(statuses.scheduled_scenario())["events"]
     assert freeze["event"] == FREEZE
     assert {name: freeze[name] for name in freeze if name != "event"} == {
@@ -136,8 +135,8 @@ def test_an_event_has_all_that_is_known_of_it() -> None:
     assert value["document"] == {"incarnation": 2, "events": 3, "events_of_other_vms": 1, "unreadable": 0}
 
 
-def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
-    """An approval of ours, the start, the interruptions so far; its NotBefore is the last one known."""
+def test_started_event_contains_start_approval_and_interruptions() -> None:
+    """Its NotBefore is the last known one."""
     case = statuses.started_scenario()
     key = folded(FREEZE["EventId"])
     observed = replace(case.state.tracked[key], interruptions=InterruptionTotals(2, 5.25, 4.9))
@@ -145,7 +144,7 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     value = of(case, 3)
     freeze = value["events"][1]
     assert value["verdict"]["state"] == "started"
-    assert value["verdict"]["title"] == "Reboot in 21 min 46 s, at the earliest, and 1 more event"
+    assert value["verdict"]["title"] == "Reboot in 21 min 46 s at the earliest, and 1 more event"
     assert value["verdict"]["lines"][1] == "Also: Freeze started 3 s ago."
     assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "this_vm", "short-freeze")
     assert freeze["started_seconds_ago"] == 3.0
@@ -157,8 +156,8 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     assert freeze["interruption_longest_seconds"] == 4.9
 
 
-def test_an_event_that_is_over_has_its_summary_as_the_record_has_it() -> None:
-    """The newest first, in the words of the closing record, and never -1."""
+def test_closed_event_contains_the_summary_of_its_record() -> None:
+    """The newest event comes first; an unknown duration is null, not -1."""
     reboot, freeze = of(statuses.closed_scenario())["closed"]
     assert (reboot["event_type"], reboot["summary"]["outcome"]) == ("Reboot", "canceled")
     assert reboot["summary"]["announced_duration_seconds"] is None
@@ -168,8 +167,8 @@ def test_an_event_that_is_over_has_its_summary_as_the_record_has_it() -> None:
     assert "unseen" not in freeze["summary"]
 
 
-def test_what_is_not_known_is_null() -> None:
-    """Before the first poll, without a name, with a source that fails, after a clock that was set back."""
+def test_unknown_values_are_null() -> None:
+    """Before the first poll, without a name, with a failing source, and after a clock that was set back."""
     never = answered(Status(Instant(NOON), State(birth=NOON)), Instant(NOON))
     assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
     assert never["vm"] == {**dict.fromkeys(VM_TEXTS), "tags": {}}
@@ -187,8 +186,7 @@ def test_what_is_not_known_is_null() -> None:
     assert back["events"][0]["first_seen_at"] is not None
 
 
-def test_approvals_outputs_gate_and_event_files_are_told() -> None:
-    """The policy in force, each destination, the outbox, the answer of the gate, the folder of the event files."""
+def test_policy_destinations_gate_and_event_files_are_included() -> None:
     case = statuses.empty_scenario()
     status = replace(
         case.status(destinations=[*statuses.outputs(case.now), DestinationStatus("spare")]),
@@ -197,7 +195,7 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
         files={"/run/ready/1": Presence.ABSENT, POLICY["hold_file"]: Presence.PRESENT},
         identity_conflict=True,
         outbox=OutboxStatus(1, 2**20, writable=False),
-        event_files=EventFilesStatus("/run/events", "there is no folder /run/events"),
+        event_files=EventFilesStatus("/run/events", "the directory does not exist"),
     )
     value = answered(status, Instant(case.now), policy=POLICY, gate=Gate(GateReason.NO_EVENT))
     assert value["approval"] == {
@@ -209,19 +207,19 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
     assert value["identity"] == "conflict"
     assert value["outbox"] == {"bytes": 1, "capacity_bytes": 2**20, "writable": False}
     assert value["gate"] == {"open": True, "sentence": Gate(GateReason.NO_EVENT).sentence}
-    assert value["event_files"] == {"path": "/run/events", "error": "there is no folder /run/events"}
+    assert value["event_files"] == {"path": "/run/events", "error": "the directory does not exist"}
     works, fails, spare = value["destinations"]
     assert works["error"] is None
     assert (fails["error"], fails["records"], fails["parked"]) == ("connect", 3, 1)
     assert (fails["oldest_seconds_ago"], fails["last_success_seconds_ago"]) == (240.0, 540.0)
     assert (spare["configured"], spare["last_success_at"]) == (False, None)
     page = terms(read(render_page(value)))
-    assert page["Hold file"] == "/run/hold: there, or not known to be absent: nothing is approved"
+    assert page["Hold file"] == "/run/hold: exists, or its absence can't be verified: every event is held"
     assert page["Gate"] == Gate(GateReason.NO_EVENT).sentence
-    assert page["Event files"] == "/run/events: there is no folder /run/events"
-    calm = replace(status, held=False, event_files=EventFilesStatus("/run/events"))
-    page = terms(read(render_page(answered(calm, Instant(case.now), policy=POLICY))))
-    assert page["Hold file"] == "/run/hold: absent"
+    assert page["Event files"] == "/run/events: the directory does not exist"
+    healthy = replace(status, held=False, event_files=EventFilesStatus("/run/events"))
+    page = terms(read(render_page(answered(healthy, Instant(case.now), policy=POLICY))))
+    assert page["Hold file"] == "/run/hold: does not exist"
     assert page["Event files"] == "/run/events: written"
     assert "Gate" not in page
 
@@ -230,8 +228,8 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", scenario.names())
-def test_every_scenario_is_told_by_the_schema(name: str, tmp_path: Path) -> None:
-    """At each change of each scenario, in the middle of an outage and after a restart, with approvals that are sent."""
+def test_status_of_every_scenario_matches_the_schema(name: str, tmp_path: Path) -> None:
+    """At each change, during an outage, and after a restart."""
     shown_at = tuple(documents(scenario.load(name)))
     named = [vm for _, shown in shown_at for each in shown["Events"] for vm in each["Resources"]]
     with AgentEnvironment(tmp_path, vm=Vm(name=named[0] if named else "vm-1")) as environment:
@@ -271,15 +269,15 @@ ITEMS: Final = VALUES | st.tuples(FIELDS, st.sampled_from([*HOSTILE, "a", "b", "
 
 
 def text_of(item: Any, twice: str) -> str:
-    """The element as JSON, with one key a second time."""
+    """Return the element as JSON, with the key `twice` repeated."""
     text = json.dumps(item)
     return "{" + f"{json.dumps(twice)}: 1, {text[1:]}" if isinstance(item, dict) and item and twice else text
 
 
 @settings(max_examples=examples(60), deadline=None, derandomize=not LONG)
 @given(st.lists(st.tuples(ITEMS, st.sampled_from(["", "EventType", "Extra", "\u202e", "\ud800", "x" * 900]))))
-def test_any_document_is_told_by_the_schema(items: list[tuple[Any, str]]) -> None:
-    """Strict JSON by the schema, and the page made of it, whatever stands in the events."""
+def test_status_of_any_document_matches_the_schema(items: list[tuple[Any, str]]) -> None:
+    """Events of any content yield strict JSON and a page."""
     case = EventScenario()
     case.read()
     body = f'{{"DocumentIncarnation": 2, "Events": [{", ".join(text_of(item, key) for item, key in items)}]}}'
@@ -288,8 +286,8 @@ def test_any_document_is_told_by_the_schema(items: list[tuple[Any, str]]) -> Non
     of(case, vm=Vm())
 
 
-def test_what_can_not_be_read_is_null_and_named() -> None:
-    """Fields of the wrong type and repeated ones are null, their names are told, and shown so that nothing hides."""
+def test_unreadable_fields_are_null_and_listed() -> None:
+    """Mistyped and repeated fields are null; their names are listed, with invisible characters escaped."""
     case = EventScenario()
     case.read()
     twice = ", ".join(f'"\\u202e{number}": 1, "\\u202e{number}": 2' for number in range(30))
@@ -304,15 +302,15 @@ def test_what_can_not_be_read_is_null_and_named() -> None:
     assert recorded["names_this_vm"] is None
     assert len(recorded["faults"]) == 10
     assert recorded["faults_omitted"] == len(case.state.tracked["a"].event.faults) - 10
-    page = terms(read(render_page(value)))["Can't be read"]
+    page = terms(read(render_page(value)))["Unreadable fields"]
     assert page.endswith(f", {recorded['faults_omitted']} more")
     assert "\u202e" not in page
     crowded = {**recorded, "faults": ["\u202eevil"], "faults_omitted": 0}
-    assert terms(read(render_page({**value, "events": [crowded]})))["Can't be read"] == "\\u202eevil"
+    assert terms(read(render_page({**value, "events": [crowded]})))["Unreadable fields"] == "\\u202eevil"
 
 
-def test_long_texts_are_cut_and_counted() -> None:
-    """600 characters of each text, how many were left out, and the same number on the page."""
+def test_long_texts_are_truncated_with_the_number_of_omitted_characters() -> None:
+    """600 characters of each text are kept; the page shows the same number of omitted ones."""
     case = EventScenario()
     case.read()
     names = ["shop-web_3", "n" * 700, "m" * 601, *(f"other-{number}" for number in range(9))]
@@ -327,12 +325,12 @@ def test_long_texts_are_cut_and_counted() -> None:
     assert recorded["omitted_characters"] == {"event_type": 100, "description": 4400, "resources": 101}
     assert recorded["event"]["Description"] == "d" * 5000
     page = read(render_page(value))
-    assert terms(page)["Azure says"].endswith("d … and 4400 more characters; the records have them")
-    assert "T … and 640 more characters; the records have them" in plain(page.one("h3").text)
+    assert terms(page)["Description"].endswith("d … 4400 more characters, see the records")
+    assert "T … 640 more characters, see the records" in plain(page.one("h3").text)
 
 
-def test_fifty_events_and_more_are_cut_and_counted() -> None:
-    """The twenty most urgent ones, and how many more there are."""
+def test_number_of_events_is_limited_to_the_most_urgent_ones() -> None:
+    """The status contains the twenty most urgent events, and the number of omitted ones."""
     value = of(statuses.crowded_scenario(1000))
     assert len(value["events"]) == 20
     assert value["events_omitted"] == 980
@@ -356,8 +354,8 @@ LARGE: Final = {
 
 
 @pytest.mark.parametrize("which", LARGE)
-def test_the_largest_document_makes_no_large_answer(which: str) -> None:
-    """A document of up to 4 MiB: less than 3 MiB, the most urgent events among them, what is left out with its size."""
+def test_status_of_the_largest_document_is_bounded(which: str) -> None:
+    """4 MiB of document yield less than 3 MiB, with the most urgent events, and the size of omitted objects."""
     case = EventScenario()
     case.read()
     case.read(*({**item, "EventId": f"{place}"} for place, item in enumerate(LARGE[which])))
@@ -371,9 +369,8 @@ def test_the_largest_document_makes_no_large_answer(which: str) -> None:
             assert recorded["event_omitted_bytes"] == 0
 
 
-def test_the_costliest_texts_make_no_large_answer() -> None:
-    """Characters that JSON writes with six bytes in every text that is told, and in keys that stand there twice, which
-    are faults: less than 3 MiB, with Azure's objects just below what is left out."""
+def test_status_of_the_costliest_texts_is_bounded() -> None:
+    """Every text and repeated key has characters of six bytes in JSON, and Azure's objects just fit: under 3 MiB."""
     text = "\x01" * made.MAX_TEXT
 
     def item(place: int) -> str:
@@ -395,7 +392,7 @@ def test_the_costliest_texts_make_no_large_answer() -> None:
 
 
 def subschemas(part: Any) -> Iterator[Mapping[str, Any]]:
-    """All schemas within a schema."""
+    """Yield all schemas within a schema."""
     if isinstance(part, dict):
         yield part
         for item in part.values():
@@ -405,20 +402,20 @@ def subschemas(part: Any) -> Iterator[Mapping[str, Any]]:
             yield from subschemas(item)
 
 
-def test_the_schema_is_strict_and_explains_each_member() -> None:
-    """It is a schema; each object of ours names every member, none is optional, none is without a description."""
+def test_schema_is_strict_and_describes_each_member() -> None:
+    """Each object of the agent lists every member as required and described."""
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    ours = [part for part in subschemas(SCHEMA) if "additionalProperties" in part and "properties" in part]
-    assert len(ours) > 12
-    for part in ours:
+    objects = [part for part in subschemas(SCHEMA) if "additionalProperties" in part and "properties" in part]
+    assert len(objects) > 12
+    for part in objects:
         assert part["additionalProperties"] is False
         assert sorted(part["required"]) == sorted(part["properties"])
         for name, member in part["properties"].items():
             assert member.get("description", "").endswith("."), name
 
 
-def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
-    """Modes, reasons, phases and the summary are the same as elsewhere."""
+def test_values_in_the_schema_are_those_of_the_code() -> None:
+    """Modes, reasons, phases, and the members of the summary."""
     recorded = SCHEMA["$defs"]["event"]["properties"]
     decision = recorded["decision"]["anyOf"][0]["properties"]
     assert set(decision["reason"]["enum"]) >= {*Reason, None} - {Reason.NONE}

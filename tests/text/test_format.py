@@ -1,4 +1,4 @@
-"""Durations, instants, sizes and counts in words for a person."""
+"""Human-readable durations, instants, sizes, and counts."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def plain(text: str) -> str:
         (604_800, "7 d"),
     ],
 )
-def test_a_span_has_at_most_two_units(seconds: float, text: str) -> None:
-    """The two greatest; tenths only below ten seconds."""
+def test_span_has_at_most_two_units(seconds: float, text: str) -> None:
+    """The two largest units; tenths only below ten seconds."""
     assert plain(span(seconds)) == text
 
 
-def test_what_was_is_never_said_to_come() -> None:
-    """How long ago it was, where that is known."""
+def test_age_is_never_in_the_future() -> None:
+    """None means that the clock was set back."""
     assert plain(ago(180)) == "3 min ago"
     assert ago(0) == "just now"
     assert ago(None) == "the clock was set back since"
 
 
-def test_the_announced_duration_is_what_azure_says() -> None:
-    """-1 is nothing that Azure said."""
+def test_announced_duration_is_attributed_to_azure() -> None:
+    """-1 means that Azure announced no duration."""
     assert [plain(announced_duration(value)) for value in (None, -1, 0, 9)] == [
-        "Azure does not say",
-        "Azure does not say",
-        "none, says Azure",
-        "9 s, says Azure",
+        "not announced by Azure",
+        "not announced by Azure",
+        "none (announced by Azure)",
+        "9 s (announced by Azure)",
     ]
 
 
-def test_instants_sizes_and_counts() -> None:
-    """UTC to the second, KiB or MiB, and a plural."""
+def test_instants_sizes_and_counts_have_their_units() -> None:
+    """UTC to the second, KiB or MiB, and the plural of a noun."""
     assert moment(NOON) == "2025-11-21 12:00:00Z"
     assert [plain(size(count)) for count in (0, 45_056, 104_857_600)] == ["0 KiB", "44 KiB", "100 MiB"]
     assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
@@ -60,13 +60,13 @@ def test_instants_sizes_and_counts() -> None:
 
 @pytest.mark.parametrize(("text", "limit", "shown"), [("abc", 3, "abc"), ("abcd", 3, "abc..."), ("a\u00a0b", 9, "a b")])
 def test_clean_text_is_bounded(text: str, limit: int, shown: str) -> None:
-    """What is too long is cut visibly; a space that does not break is a space."""
+    """Truncation is visible; a no-break space becomes a space."""
     assert clean(text, limit) == shown
 
 
 @given(st.integers(min_value=0, max_value=10**15))
 def test_durations_round_trip(milliseconds: int) -> None:
-    """What is written as a duration is read as the same duration."""
+    """A formatted duration is parsed as the same duration."""
     assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
 
 
@@ -74,13 +74,12 @@ def test_durations_round_trip(milliseconds: int) -> None:
     ("text", "seconds"),
     [("100ms", 0.1), ("1s", 1.0), ("1m30s", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0), ("0", 0.0)],
 )
-def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) -> None:
-    """Each unit has Prometheus' size."""
+def test_durations_have_prometheus_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "1", "1.5s", "-1s", "1s1m", "1 s", "s", "1S", "١s", "9" * 5000 + "s", "1s\n"])
-def test_other_durations_are_refused(text: str) -> None:
-    """Numbers without a unit, fractions, signs and wrong orders are no durations."""
+def test_invalid_durations_are_rejected(text: str) -> None:
+    """Numbers without a unit, fractions, signs, and units in the wrong order."""
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration(text)

@@ -1,4 +1,4 @@
-"""No command lets a stranger's text act on the terminal: whatever moves, colours, hides or turns text is escaped."""
+"""No command lets external text act on the terminal: control, format, and invisible characters are escaped."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ EVENT: Final[Mapping[str, Any]] = {
 
 
 def safe(shown: str) -> bool:
-    """Whether there is nothing in it that a terminal acts on, except the ends of lines."""
+    """Return whether the text has no character that a terminal acts on, except line ends."""
     acting = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return not [ch for ch in shown.replace("\r\n", "\n") if ch != "\n" and unicodedata.category(ch) in acting]
 
 
 def command(*words: str, standard_input: bytes = b"") -> str:
-    """All that a command prints on both streams."""
+    """Return what a command prints on both streams."""
     done = subprocess.run(
         [sys.executable, "-m", "exporter", *words],
         input=standard_input,
@@ -87,7 +87,7 @@ def command(*words: str, standard_input: bytes = b"") -> str:
 
 
 def recording() -> bytes:
-    """A document and the lines of a recording, everything in them hostile."""
+    """Return a recording with hostile text in every line."""
     body = json.dumps({"DocumentIncarnation": 1, "Events": [EVENT, {"EventId": ATTACK, ATTACK: ATTACK}]})
     own = {**EVENT, "Resources": ["other"], "EventType": "Freeze", "EventId": "second"}
     later = json.dumps({"DocumentIncarnation": 2, "Events": [own]})
@@ -105,7 +105,7 @@ def recording() -> bytes:
 
 
 def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
-    """Timeline, table, hints and JSON lines; the JSON still holds what the document held."""
+    """Timeline, table, hints, and JSON lines; the JSON keeps the document's text."""
     file = tmp_path / f"recording{chr(0x202E)}{chr(0x9B)}.jsonl"
     file.write_bytes(recording())
     for words in (("--format=json",), (), ("--vm", "vm-1")):
@@ -127,8 +127,8 @@ def a_record(subject: str) -> Record:
 
 
 @pytest.mark.parametrize("words", [(), ("--format", "json"), ("--parked", "--format", "json"), ("--parked",)])
-def test_tail_escapes_what_the_outbox_holds(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """As a timeline and as JSON lines, also why a record was parked."""
+def test_tail_escapes_records_of_the_outbox(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As a timeline and as JSON lines, including the reason why a record was parked."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, max_bytes=1 << 20, destinations=("otlp",))
     outbox.commit(State(birth=datetime(2026, 3, 2, tzinfo=UTC)), [a_record(f"s{ATTACK}")])
@@ -143,11 +143,11 @@ def test_tail_escapes_what_the_outbox_holds(tmp_path: Path, words: tuple[str, ..
         assert record["data"]["message"] == ATTACK.replace("\x00", "\ufffd")
 
 
-def test_simulate_escapes_a_story(tmp_path: Path) -> None:
-    """Names, descriptions and ids of somebody's scenario file."""
+def test_simulate_escapes_a_scenario(tmp_path: Path) -> None:
+    """The names, descriptions, and ids of a scenario file."""
     known = json.loads(Path("exporter/simulator/metadata/scenarios/live-migration.json").read_text(encoding="utf-8"))
     known["description"] = ATTACK
-    file = tmp_path / f"story{chr(0x202E)}.json"
+    file = tmp_path / f"scenario{chr(0x202E)}.json"
     file.write_text(json.dumps(known), encoding="utf-8")
     shown = command("simulate", "--scenario", str(file), "--listen", "127.0.0.1:0", "--speed", "100000", "--end")
     assert safe(shown)
@@ -169,16 +169,16 @@ def test_simulate_escapes_a_story(tmp_path: Path) -> None:
         ("check", f"--event-hubs.connection-string-file=missing{chr(0x9B)}{chr(0x2066)}"),
     ],
 )
-def test_errors_escape_what_they_quote(words: tuple[str, ...]) -> None:
-    """File names, flags and values in the errors of every command."""
+def test_errors_escape_quoted_values(words: tuple[str, ...]) -> None:
+    """File names, flags, and values in the errors of every command."""
     shown = command(*words)
     assert shown
     assert safe(shown)
 
 
 def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
-    """Paths and whatever a peer answered."""
-    from exporter.commands.check.command import print_findings  # the one way of a finding to the terminal
+    """Paths, and the responses of peers."""
+    from exporter.commands.check.command import print_findings  # prints every finding
 
     out = io.StringIO()
     with redirect_stdout(out):
@@ -194,8 +194,7 @@ def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["logfmt", "json"])
-def test_the_log_escapes_values_names_and_nested_values(style: Any) -> None:
-    """In both formats."""
+def test_log_escapes_values_names_and_nested_values(style: Any) -> None:
     out = io.StringIO()
     log = Log(out, format=style)
     log.warn(f"event{ATTACK}", value=ATTACK, nested={"a": [ATTACK]}, **{f"key{ATTACK}": 1})
@@ -203,8 +202,8 @@ def test_the_log_escapes_values_names_and_nested_values(style: Any) -> None:
     assert out.getvalue().count("\n") == 1
 
 
-def test_a_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """`say` prints one line whatever is in the text, `print_error` redacts."""
+def test_printed_text_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """`print_line` prints one line for any text; `print_error` redacts."""
     print_line(f"a{ATTACK}b")
     print_error(f"{ATTACK} SharedAccessKey=hunter2")
     printed = capsys.readouterr()
@@ -216,14 +215,14 @@ def test_a_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("text", ["Grüße, 東京 – ok", "a\u00a0b", "👩\u200d🚀", HOSTILE])
 def test_escapes_are_those_of_json(text: str) -> None:
-    """A line of JSON says the same before and after, and ordinary letters of any script stay as they are."""
+    """Escaping keeps the meaning of a line of JSON, and ordinary letters of any script unchanged."""
     line = json.dumps(text, ensure_ascii=False)
     assert json.loads(printable(line)) == text
     assert printable("Grüße, 東京 – ok") == "Grüße, 東京 – ok"
 
 
-def test_one_module_prints() -> None:
-    """Whatever a command shows goes through `exporter.text.terminal`, or through the log."""
+def test_only_one_module_prints() -> None:
+    """Every output of a command goes through `exporter.text.terminal` or the log."""
     folder = Path(exporter.__file__).parent
     for path in folder.rglob("*.py"):
         calls = [
@@ -247,8 +246,8 @@ INVISIBLE: Final = (
 
 
 @pytest.mark.parametrize("code", [*INVISIBLE, 0xFFA0, 0xE0100, 0xE01EF])
-def test_letters_that_show_nothing_are_escaped(code: int) -> None:
-    """Fillers and variation selectors count as letters, and hide or imitate all the same; also in the log."""
+def test_invisible_letters_are_escaped(code: int) -> None:
+    """Fillers and variation selectors count as letters, but hide text or imitate other names; also in the log."""
     line = json.dumps(f"vm{chr(code)}1", ensure_ascii=False)
     assert chr(code) not in printable(line)
     assert json.loads(printable(line)) == f"vm{chr(code)}1"
@@ -264,7 +263,7 @@ TEXT = "≥ 0.2 s, ä→日本😀"
 
 
 def printed(stream: io.TextIOWrapper, environ: Mapping[str, str]) -> bytes:
-    """What arrives in a stream that was prepared."""
+    """Return the bytes that arrive in a prepared stream."""
     prepare(stream, environ)
     print_line(TEXT, stream)
     raw = stream.buffer
@@ -273,20 +272,20 @@ def printed(stream: io.TextIOWrapper, environ: Mapping[str, str]) -> bytes:
 
 
 class _Console(io.TextIOWrapper):
-    """A terminal in some encoding."""
+    """A terminal with a given encoding."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "latin-1", "ascii", "utf-8"])
-def test_a_file_or_pipe_gets_utf_8_whatever_the_locale(encoding: str) -> None:
-    """Output that is redirected is the same on every machine, and JSON."""
+def test_file_or_pipe_gets_utf_8_in_every_locale(encoding: str) -> None:
+    """Redirected output is the same on every machine."""
     assert printed(io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline=""), {}).decode("utf-8") == f"{TEXT}\n"
 
 
-def test_a_terminal_keeps_its_encoding_and_what_that_lacks_is_escaped() -> None:
-    """The locale says what a terminal can show; a code page never ends a command with an encoding error."""
+def test_terminal_keeps_its_encoding_with_escapes() -> None:
+    """Characters that the terminal's code page lacks are escaped instead of raising an encoding error."""
     shown = printed(_Console(io.BytesIO(), encoding="cp1252", newline=""), {}).decode("cp1252")
     assert shown == "\\u2265 0.2 s, ä\\u2192\\u65e5\\u672c\\U0001f600\n"
     assert printed(_Console(io.BytesIO(), encoding="utf-8", newline=""), {}).decode("utf-8") == f"{TEXT}\n"
@@ -300,21 +299,20 @@ def test_a_terminal_keeps_its_encoding_and_what_that_lacks_is_escaped() -> None:
         (":replace", "≥ 0.2 s, ä→日本😀\n"),
     ],
 )
-def test_pythonioencoding_is_obeyed(given: str, expected: str) -> None:
-    """Who names an encoding gets it, and who names what becomes of the rest gets that."""
+def test_pythonioencoding_sets_encoding_and_error_handler(given: str, expected: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", newline="")
     assert printed(stream, {"PYTHONIOENCODING": given}).decode("utf-8" if given[0] == ":" else "latin-1") == expected
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape", "surrogatepass", "unknown"])
-def test_no_error_handler_lets_a_name_end_the_command(errors: str) -> None:
-    """One that raises at what the encoding lacks, or that does not exist, is not taken."""
+def test_error_handlers_that_raise_are_replaced(errors: str) -> None:
+    """Also one that doesn't exist."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
     assert printed(stream, {"PYTHONIOENCODING": f"ascii:{errors}"}).isascii()
 
 
-def test_a_stream_that_is_none_of_ours_is_left_alone() -> None:
-    """Without a console of its own a process has no standard streams, and a host may give others."""
+def test_missing_or_foreign_streams_are_ignored() -> None:
+    """A process without a console has no standard streams, and a host program may replace them."""
     prepare(None, {})
     prepare(io.StringIO(), {})
     discard_unwritable(None)
@@ -336,6 +334,6 @@ def test_a_stream_that_is_none_of_ours_is_left_alone() -> None:
         (OSError(errno.ENOSPC, "No space left on device"), "linux", False),
     ],
 )
-def test_a_reader_that_has_gone_is_told_from_an_error(error: OSError, platform: str, gone: bool) -> None:
-    """On Windows writing to a pipe without a reader is EINVAL, which on Linux is an error like any other."""
+def test_closed_pipe_is_distinguished_from_other_errors(error: OSError, platform: str, gone: bool) -> None:
+    """On Windows, writing to a pipe without a reader is EINVAL; on Linux, EINVAL is an ordinary error."""
     assert is_reader_gone(error, platform) is gone

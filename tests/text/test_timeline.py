@@ -1,4 +1,4 @@
-"""The timeline: one line a record, a summary as a few more, whatever the record holds."""
+"""The timeline: a line for each record, summaries on further lines, whatever the record contains."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ def a_record(kind: str = "scheduled", severity: str = "WARN", **data: Any) -> Re
     return factories.a_record(kind=kind, subject=EVENT_ID, vm="vm-1", time=AT, severity=severity, **recorded)
 
 
-def test_a_line_says_when_how_bad_whose_what_and_which() -> None:
-    """Time in UTC, mark, VM, kind, short id, sentence with times as a person writes them, and how soon."""
+def test_line_contains_time_severity_vm_kind_event_and_message() -> None:
+    """Times are in UTC to the second; the message of `scheduled` ends with the notice."""
     assert line(a_record(notice_seconds=899.5)) == (
         "2026-03-02 09:00:20Z  !  vm-1  scheduled            6a8c1f0e   "
         "Reboot of this VM is scheduled, not before 2026-03-02 09:15:20Z (in 14 min 59 s)"
     )
 
 
-def test_severity_has_its_mark() -> None:
-    """A warning and an error have their own marks."""
+def test_warnings_and_errors_have_marks() -> None:
     marks = [line(a_record(severity=word))[22] for word in ("INFO", "WARN", "ERROR")]
     assert marks == [" ", "!", "X"]
     assert "\x1b" not in line(a_record())
 
 
-def test_a_change_shows_what_was_and_what_is() -> None:
-    """Short values of changed fields stand in the line, long ones are only named by the sentence."""
+def test_update_shows_old_and_new_values() -> None:
+    """Only short values appear in the line."""
     changed = {
         "DurationInSeconds": {"from": 5, "to": 30},
         "Resources": {"from": ["a"], "to": ["a", "b"]},
@@ -53,8 +52,8 @@ def test_a_change_shows_what_was_and_what_is() -> None:
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\r\nnext\u202eleft\u2028 \x9b31m"
 
 
-def test_no_control_character_from_outside_reaches_the_terminal() -> None:
-    """Escape sequences, line breaks and direction marks come out as text, on one line."""
+def test_external_control_characters_are_escaped() -> None:
+    """Escape sequences, line breaks, and direction marks are printed as text on one line."""
     data = {"message": HOSTILE, "vm": {"name": HOSTILE}, "changed": {HOSTILE: {"from": HOSTILE, "to": [HOSTILE]}}}
     about = {"event": {"EventId": HOSTILE}, "event_id": HOSTILE}
     record = Record("id", "updated", HOSTILE, HOSTILE, AT, "WARN", {**about, **data})
@@ -104,25 +103,25 @@ SUMMARY_KEYS = [
         {}, optional=dict.fromkeys(["event", "vm", "message", "changed", "notice_seconds", "evidence"], json_values)
     ),
 )
-def test_a_record_of_any_shape_is_shown_on_printable_lines(kind: str, summary: object, data: dict[str, Any]) -> None:
-    """Whatever type a field has, there is a line, and nothing raises."""
+def test_record_of_any_shape_yields_printable_lines(kind: str, summary: object, data: dict[str, Any]) -> None:
+    """Fields of any type raise no error."""
     record = Record("id", kind, "source", "subject", AT, "INFO", {**data, "summary": summary})
     lines = record_lines(record)
     assert lines[0].startswith("2026-03-02 09:00:20Z")
     assert all(text.isprintable() for text in lines)
 
 
-def test_the_summary_says_not_known_and_none_observed_instead_of_nothing() -> None:
-    """An empty summary still answers each question, honestly."""
+def test_missing_members_of_a_summary_are_shown_as_unknown() -> None:
+    """The observed interruption is shown only for events of this VM."""
     text = "\n".join(summary_lines({}))
     assert "first seen   not known" in text
-    assert "started      not seen" in text
-    assert "felt         not watched" in text
-    assert "felt         none observed" in "\n".join(summary_lines({"interruptions_observed": 0}))
-    assert "felt" not in "\n".join(summary_lines({}, own=False))
+    assert "started      not observed" in text
+    assert "interrupted  not monitored" in text
+    assert "interrupted  none observed" in "\n".join(summary_lines({"interruptions_observed": 0}))
+    assert "interrupted" not in "\n".join(summary_lines({}, own=False))
 
 
 def test_only_a_closing_record_shows_its_summary() -> None:
-    """Closing records carry it; another kind that has the key is one line, wrapped."""
+    """A record of another kind with that member is one line, wrapped."""
     assert len(record_lines(a_record("completed", summary={"updates": 2}))) > 5
     assert len(record_lines(a_record("started", summary={"updates": 2}))) == 2

@@ -1,4 +1,4 @@
-"""Single values: which addresses are read and which refused, and that no error shows a secret."""
+"""Single values: valid and invalid addresses, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("value", [*SECRETS, "hunter2\n", "hunter2" * 1000])
-def test_an_error_shows_no_secret_and_nothing_that_breaks_its_line(value: str) -> None:
-    """A wrong value that may be a secret, that is long or that holds control characters is described and not shown."""
+def test_errors_show_no_secret_and_no_control_character(value: str) -> None:
+    """A possible secret, a long value, and one with control characters are described instead of shown."""
     shown = describe(value)
     assert shown.isprintable()
     assert "hunter2" not in shown
@@ -24,16 +24,16 @@ def test_an_error_shows_no_secret_and_nothing_that_breaks_its_line(value: str) -
 
 
 @pytest.mark.parametrize("value", [SECRETS[0], SECRETS[1], "a\x1bb"])
-def test_a_secret_in_place_of_a_path_is_refused_without_repeating_it(value: str) -> None:
-    """Connection strings, keys and control characters are no path and no name."""
+def test_secret_in_place_of_a_path_is_rejected_without_being_shown(value: str) -> None:
+    """Connection strings, keys, and text with control characters."""
     with pytest.raises(Misplaced) as caught:
         refuse_misplaced(value, "a path")
     assert "not a path" in str(caught.value) or "expected a path" in str(caught.value)
     assert value not in str(caught.value)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    """A near miss is named, and without one all names that there are."""
+def test_error_for_an_unknown_name_contains_the_most_similar_one() -> None:
+    """Without a similar name it lists all names."""
     assert unknown_name("key", "moed", ["mode", "rules"]) == 'unknown key "moed"; did you mean mode?'
     assert unknown_name("key", "x", ["mode", "rules"]) == 'unknown key "x"; expected one of mode, rules'
 
@@ -48,14 +48,13 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     ],
 )
 def test_addresses_are_split_into_host_and_port(text: str, address: tuple[str, int]) -> None:
-    """Host and port, with brackets around IPv6."""
+    """IPv6 addresses have brackets."""
     assert split_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", "10169", "host", "::1:80", "[::1]", "[host]:80", "h:65536", "h:-1", "a b:80", "h:٣", "host:http"]
 )
-def test_other_addresses_are_refused(text: str) -> None:
-    """What could mean two addresses, or none, is not guessed."""
+def test_ambiguous_addresses_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         split_address(text)

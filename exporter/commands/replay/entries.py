@@ -1,7 +1,7 @@
-"""The input of a replay: entries, each with a time and one thing that the agent read, did or observed; and both clocks.
+"""The input of a replay: entries, each with a time and one thing that the agent read, did, or observed; and both clocks.
 
-A recording holds wall clock times, and the steps of that clock that were measured; the monotonic clock is reconstructed
-as the wall clock without the steps.
+A recording contains wall-clock times and the measured steps of that clock. The monotonic clock is reconstructed as the
+wall clock without the steps.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from exporter.core.state import Instant, InterruptionKind
 
 ACCEPTED: Final = 200
 MAX_BODY: Final = 4 << 20  # as the metadata client's
-EARLIEST, LATEST = 1970, 2200  # years; outside of them sums of times may not fit
+EARLIEST, LATEST = 1970, 2200  # years; outside of them, sums of times may overflow
 
 
 class DocumentReading(Struct, frozen=True):
-    """A document was read. `at` is None if the input has no time; `where` names the file and line."""
+    """A document that was read. `at` is None if the input has no time; `where` is the file and line."""
 
     at: datetime | None
     body: bytes
     where: str
     recorded: bool = False
-    """By the agent's own recorder."""
+    """Whether the entry comes from a recording of the agent."""
     opening: bool = False
-    """At the beginning of a file of a recording: the document that the file before it ended with, once more."""
+    """Whether it repeats, at the beginning of a recording's file, the last document of the file before it."""
 
 
 class Steady(Struct, frozen=True):
-    """Until then the document was read repeatedly, without a gap, and had not changed.
+    """Successful polls without a gap until `at` that returned the unchanged document.
 
-    `times` is how often; None where the input does not say: once each poll interval.
+    `times` is their number; None: unknown, assume one for each poll interval.
     """
 
     at: datetime
@@ -46,14 +46,14 @@ class Steady(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """From then on no poll succeeded."""
+    """The beginning of an outage: no poll succeeded from `at` on."""
 
     at: datetime
     reason: str
 
 
 class Posted(Struct, frozen=True):
-    """A POST was answered. `status` is the HTTP status, None for no answer."""
+    """The result of an approval request. `status` is the HTTP status, None without a response."""
 
     at: datetime
     event_id: str
@@ -62,16 +62,16 @@ class Posted(Struct, frozen=True):
 
 
 class Sent(Struct, frozen=True):
-    """The agent sent a POST, and had no answer yet."""
+    """An approval request that was sent and not answered yet."""
 
     at: datetime
     event_id: str
 
 
 class RecordedInterruption(Struct, frozen=True):
-    """An interruption was observed; `seconds` is negative for a clock that was set back.
+    """An observed interruption; `seconds` is negative for a clock that was set back.
 
-    `handled_at` is when the agent attributed it without a document; None: with the next document, or at its end.
+    `handled_at` is when the agent attributed it without a document; None: with the next document, or when it stopped.
     """
 
     at: datetime
@@ -81,19 +81,21 @@ class RecordedInterruption(Struct, frozen=True):
 
 
 class IdentityKnown(Struct, frozen=True):
-    """The identity of the VM, as it was known from then on."""
+    """The identity of the VM, as known from `at` on."""
 
     at: datetime
     vm: Vm
     conflict: bool = False
-    """The configured name was not the one that the metadata service gave."""
+    """Whether the configured name differed from the metadata service's."""
     confirmed: bool = True
-    """The metadata service had given the name, or had none to give."""
+    """Whether the metadata service had returned the name, or reported that it has none."""
 
 
 class Began(Struct, frozen=True):
-    """The agent of this `version` started, with the `policy` in force from then on. `boot` identifies the boot of the
-    machine; empty where it is not known."""
+    """The start of an agent with its `version`, and the `policy` in force from then on.
+
+    `boot` identifies the boot of the machine; "": unknown.
+    """
 
     at: datetime
     boot: str
@@ -109,47 +111,47 @@ class PolicyKnown(Struct, frozen=True):
 
 
 class FilesFound(Struct, frozen=True):
-    """What the agent found of the policy's files for the document that it read then, and for those after it."""
+    """The presence of the policy's files for the document that was read at `at`, and for later ones."""
 
     at: datetime
     files: Mapping[str, Presence]
 
 
 class OutboxKnown(Struct, frozen=True):
-    """Whether the outbox could be written for what was read or observed then, and from then on."""
+    """Whether the outbox was writable for entries of this time, and from then on."""
 
     at: datetime
     writable: bool
 
 
 class Lost(Struct, frozen=True):
-    """So many lines before this one, of that time or earlier, could not be written."""
+    """A number of lines before this one, of that time or earlier, that could not be written."""
 
     at: datetime
     lines: int
 
 
 class Ended(Struct, frozen=True):
-    """The agent stopped in good order."""
+    """The regular end of the agent."""
 
     at: datetime
 
 
 class Unreadable(Struct, frozen=True):
-    """A line that is none of the others."""
+    """A line that is not a valid entry."""
 
     where: str
     detail: str
 
 
 Noted = IdentityKnown | PolicyKnown | FilesFound | OutboxKnown
-"""What a file of a recording may begin with."""
+"""The entries that a file of a recording may begin with."""
 Timed = Steady | Failed | Sent | Posted | RecordedInterruption | Noted | Began | Ended | Lost
 Entry = DocumentReading | Timed | Unreadable
 
 
 def read_time(text: object) -> datetime | None:
-    """An instant from RFC 3339, in UTC; None for anything else, and for years that are out of range."""
+    """Return an RFC 3339 instant in UTC; None for other values, and for years out of range."""
     if not isinstance(text, str):
         return None
     try:
@@ -160,7 +162,7 @@ def read_time(text: object) -> datetime | None:
 
 
 def is_plausible_time(at: datetime | None) -> datetime | None:
-    """The same instant, or None if its year is out of range, where sums with it may overflow."""
+    """Return the same instant, or None if its year is out of range: sums with it might overflow."""
     return at if at and EARLIEST <= at.year <= LATEST else None
 
 
@@ -182,12 +184,12 @@ class Clock:
         self._stepping = self._steps.get(index, ())
 
     def advance_to(self, at: datetime) -> Instant:
-        """Both clocks at a moment of the recording, at the earliest the last one."""
+        """Return both clocks at a moment of the recording; the monotonic one never goes back."""
         self._mono = max(self._mono, self._of(at))
         return Instant(at, self._mono)
 
     def instant_of(self, at: datetime) -> Instant:
-        """Both clocks at a moment that may be before the last one, unless the clock was only set after that."""
+        """Return both clocks at a moment that may be before the last one, unless the clock was set in between."""
         return Instant(at, max(self._of(at), self._mono) if self._set_before_entry else self._of(at))
 
     def _of(self, at: datetime) -> float:
@@ -196,19 +198,21 @@ class Clock:
 
 
 class ClockStep(Struct, frozen=True):
-    """The clock was set forward (or back, if negative) by so many seconds, which was measured at `noticed`."""
+    """A step of the wall clock by `seconds` (negative: back), measured at `noticed`."""
 
     noticed: datetime
     seconds: float
 
     def after(self, at: datetime) -> bool:
-        """Whether it certainly came after that moment: a clock that is set back shows some moments twice."""
+        """Return whether the step certainly came after that moment; a step back makes some moments ambiguous."""
         return self.seconds > 0 and at <= self.noticed - timedelta(seconds=self.seconds)
 
 
 def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[ClockStep]]:
-    """The steps of the clock, by the index of the entry before which they took place: the agent records each right
-    before the document that it read next."""
+    """Return the steps of the clock by the index of the entry before which they happened.
+
+    The agent records a step right before the next document.
+    """
     steps: dict[int, list[ClockStep]] = defaultdict(list)
     for index, entry in enumerate(entries):
         if isinstance(entry, RecordedInterruption) and entry.kind == InterruptionKind.CLOCK_STEP:

@@ -1,8 +1,7 @@
-"""Reads the inputs of `replay`: recordings, single documents, JSON lines of documents, scenarios; all become entries.
+"""Reads the inputs of `replay` (recordings, documents, JSON lines of documents, scenarios) and makes plans of them.
 
-Then makes plans of them: which entries belong together, and times for documents that have none.
-
-Inputs may be any files: sizes are capped, and a line that can't be read becomes an `Unreadable` entry.
+A plan contains entries that belong together, with assumed times for documents that have none. Inputs may be any files:
+sizes are limited, and an unreadable line becomes an `Unreadable` entry.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from exporter.text.format import counted
 from exporter.text.values import nearest, unknown_word
 
 MAX_FILE: Final = 128 << 20
-MAX_LINE: Final = 3 * entries.MAX_BODY  # a body inside a JSON text is longer than it is alone
+MAX_LINE: Final = 3 * entries.MAX_BODY  # JSON escapes make a body longer
 MAX_TEXT: Final = 256
 MAX_SECONDS: Final = 1e9
-"""Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
+"""Limit of an interruption, about 30 years: larger values could overflow a time."""
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = re.compile(r"\s*")
 
 
 class InputError(Exception):
-    """An input that can't be read at all; the text is a sentence that names it."""
+    """An unreadable input; the message names it."""
 
 
 class Input(Struct, frozen=True):
@@ -56,9 +55,9 @@ class Input(Struct, frozen=True):
 
 
 def read_input(name: str, standard_input: BinaryIO | None) -> Input:
-    """Read a file, the scenario of that name, or standard input (`-`), None where it is closed.
+    """Read a file, the scenario of that name, or standard input (`-`); `standard_input` None: it is closed.
 
-    Raises `InputError`, and `ScenarioError` for what is no file and nearly the name of a scenario.
+    Raises `InputError`, and `ScenarioError` if there is no such file and the name is similar to a scenario's.
     """
     if name != "-" and not Path(name).exists() and name in scenario.names():
         return Input(scenario=scenario.load(name))
@@ -79,7 +78,7 @@ def read_input(name: str, standard_input: BinaryIO | None) -> Input:
     if len(content) > MAX_FILE:
         raise InputError(f"{name}: larger than {MAX_FILE >> 20} MiB; give it in parts")
     try:
-        # Damaged text costs the line it is in: a recording is torn where the machine went down.
+        # Damaged text affects only its line: a recording is torn if the machine crashes.
         return _content(place, in_utf8(content, errors="replace"))
     except WrongEncoding as error:
         raise InputError(f"{place}: {error}") from None
@@ -97,7 +96,7 @@ def _content(name: str, content: bytes) -> Input:
     found = tuple(_with_opening(_lines(name, content)))
     if not all(isinstance(entry, entries.Unreadable) for entry in found):
         return Input(found)
-    # No line is JSON: it is several documents in a row, or one answer that is no document.
+    # No line is JSON: several documents in a row, or one response that isn't a document.
     texts = list(_in_a_row(content))
     if len(texts) > 1 and isinstance(_json(texts[1]), dict):
         return Input(tuple(_entry(text, f"{name}, object {number}") for number, text in enumerate(texts, 1)))
@@ -105,7 +104,7 @@ def _content(name: str, content: bytes) -> Input:
 
 
 def _in_a_row(content: bytes) -> Iterator[bytes]:
-    """The texts of JSON values one after the other, as of `curl` in a loop; what is left after the last comes last."""
+    """Yield the texts of concatenated JSON values, as from `curl` in a loop, and then the rest of the text."""
     text = content.decode("utf-8-sig", "surrogateescape").strip()
     position = 0
     while position < len(text):
@@ -118,7 +117,7 @@ def _in_a_row(content: bytes) -> Iterator[bytes]:
 
 
 def _with_opening(found: Iterable[entries.Entry]) -> Iterator[entries.Entry]:
-    """The entries of a file, with the document marked that it only begins with so that it can be read alone."""
+    """Yield the entries of a file, marking the document that only repeats the end of the file before it."""
     opening, noted = True, False
     for entry in found:
         if opening and noted and isinstance(entry, entries.DocumentReading):
@@ -143,15 +142,14 @@ def _json(text: bytes) -> Any:
 
 
 class _Kept(Struct):
-    """A document that was kept with its time beside it. Its text stays as it is: what the agent would refuse in it is
-    refused here too."""
+    """A document with its time. The text is kept as it is, so that errors in it are rejected as by the agent."""
 
     document: msgspec.Raw
     time: str | None = None
 
 
 def _entry(text: bytes, where: str) -> entries.Entry:
-    """One object: a document, alone or with its time beside it, or a line of a recording."""
+    """Return the entry of one object: a document, with or without a time, or a line of a recording."""
     parsed = _json(text)
     if not isinstance(parsed, dict):
         too_long = f" of at most {MAX_LINE >> 20} MiB" if len(text) > MAX_LINE else ""
@@ -180,7 +178,7 @@ def _kept(text: bytes, where: str) -> entries.Entry:
 
 
 def _count(value: object) -> int | None:
-    """A number of times from 1 on; None for no such number."""
+    """Return a positive integer; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -217,22 +215,22 @@ def _noted(line: Mapping[str, Any], at: datetime) -> entries.Timed | None:
     if "policy" in line:
         return entries.PolicyKnown(at, _policy(line["policy"]))
     if isinstance(files := line.get("files"), dict):
-        words = {presence.value: presence for presence in Presence}
-        found = {path: words[word] for path, word in files.items() if isinstance(word, str) and word in words}
+        known = {presence.value: presence for presence in Presence}
+        found = {path: known[value] for path, value in files.items() if isinstance(value, str) and value in known}
         return entries.FilesFound(at, found)
-    if (word := line.get("outbox")) in ("writable", "unwritable"):
-        return entries.OutboxKnown(at, word == "writable")
+    if (outbox := line.get("outbox")) in ("writable", "unwritable"):
+        return entries.OutboxKnown(at, outbox == "writable")
     lost = _count(line.get("lost"))
     return None if lost is None else entries.Lost(at, lost)
 
 
 def _text(value: object) -> str:
-    """A text, cut to what is kept of one; "" for anything else."""
+    """Return a text, truncated to `MAX_TEXT`; "" for anything else."""
     return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def _tags(value: object) -> Tags:
-    """The tags of a VM in a recording; none of anything else."""
+    """Return the tags of a VM in a recording; empty for anything else."""
     if not isinstance(value, dict):
         return ()
     pairs = list(value.items())[:MAX_TAGS]
@@ -245,15 +243,15 @@ def _policy(value: Any) -> PolicyRead:
 
 @lru_cache(64)
 def _read_once(text: str) -> PolicyRead:
-    """A process that is started again and again writes the same policy each time."""
+    """Parse a policy, with a cache: a restarting process records the same policy each time."""
     return read_policy(json.loads(text))
 
 
-LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
+LEAST_NOTICE: Final = 30.0  # a Spot VM's eviction, the shortest [Azure, Scheduled Events: Event scheduling]
 
 
 class ReplayPlan(Struct, frozen=True):
-    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` are assumptions, for a person."""
+    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` are the assumptions to print."""
 
     entries: tuple[entries.Entry, ...]
     title: str = ""
@@ -263,10 +261,10 @@ class ReplayPlan(Struct, frozen=True):
 
 
 def replay_plans(inputs: Sequence[Input], poll_interval: float, now: datetime) -> list[ReplayPlan]:
-    """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
+    """Return one plan for all recordings and documents, and one for each scenario; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
-    if all(_times(item) for item in recorded if item.entries):  # an empty one was begun, and no more
-        # The files of one recording are numbered from the newest to the oldest. Several may begin with the same time.
+    if all(_times(item) for item in recorded if item.entries):  # an empty file has no times
+        # A recording's files are numbered from the newest to the oldest. Several may begin with the same time.
         recorded.sort(key=lambda item: ((times := _times(item) or [now])[-1], times[0]))
     found = [entry for item in recorded for entry in item.entries]
     made = [_timed(found, timedelta(seconds=poll_interval), now)] if found else []
@@ -282,7 +280,7 @@ def _time_of(entry: entries.Entry) -> datetime | None:
 
 
 def _timed(found: list[entries.Entry], interval: timedelta, now: datetime) -> ReplayPlan:
-    """The entries, with a time for those that have none: one poll interval after the entry before them."""
+    """Return a plan in which entries without a time follow the entry before them by one poll interval."""
     untimed = [entry for entry in found if isinstance(entry, entries.DocumentReading) and entry.at is None]
     last: datetime | None = None
     timed: list[entries.Entry] = []
@@ -306,8 +304,10 @@ def _assumption(timed: list[entries.Entry], untimed: list[entries.DocumentReadin
 
 
 def _assumed_start(readings: Sequence[entries.DocumentReading], interval: timedelta, now: datetime) -> datetime:
-    """When the first document was read: so that the last is read now, or as early as Azure would have announced the
-    first start, if that has passed."""
+    """Return the assumed time of the first document.
+
+    The last document is then read now, or earlier if Azure must have announced a NotBefore earlier.
+    """
     latest = now - interval * (len(readings) - 1)
     announced = [
         event.not_before - timedelta(seconds=MINIMUM_NOTICE.get(event.event_type or "", LEAST_NOTICE))
@@ -330,7 +330,7 @@ def _document(body: bytes) -> Document | None:
 def scenario_plan(
     scenario: Scenario, poll_interval: float, approvals: Sequence[AcceptedStartRequest] = ()
 ) -> ReplayPlan:
-    """The scenario as the agent would read it, with these approvals as the agent would have sent them."""
+    """Return the plan of a scenario as an agent would read it, with the approvals that the agent sends."""
     platform = Platform(scenario, scenario.start)
     timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
     made: list[entries.Entry] = []
@@ -349,7 +349,7 @@ def scenario_plan(
         made.append(entries.Steady(end))
     for approval in approvals:
         made += [entries.Steady(approval.at), entries.Posted(approval.at, approval.event_id, entries.ACCEPTED)]
-    made.sort(key=lambda entry: _time_of(entry) or platform.start)  # stable: what was read comes before the POST
-    note = "the simulated Azure takes the approvals that the rules would send" if approvals else "nobody approves"
+    made.sort(key=lambda entry: _time_of(entry) or platform.start)  # stable: documents come before the POST
+    note = "the simulated Azure accepts the approvals of the rules" if approvals else "no event is approved"
     title = f"scenario {scenario.name}: {scenario.description}"
-    return ReplayPlan(tuple(made), title, scenario.vms[0].name, (f"a story: {note}",), scenario)
+    return ReplayPlan(tuple(made), title, scenario.vms[0].name, (f"simulated: {note}",), scenario)
