@@ -1,7 +1,7 @@
-"""The command `replay`: its flags, and the output as timeline and table or as JSON lines.
+"""The command `replay`: its flags, and the replays that they ask for.
 
-The documents go through the same core as in the agent. Nothing is sent and no file is written. Without a policy given
-now, decisions are those of the policy that the recording holds; with one, both are replayed and compared.
+Documents pass through the agent's core. Nothing is sent and no file is written. Without a policy given now, decisions
+use the recorded policy; with one, both policies are replayed and compared.
 """
 
 from __future__ import annotations
@@ -45,40 +45,39 @@ from exporter.text.terminal import print_error
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
 ASSUMPTIONS: Final[Mapping[str, str]] = {
-    "found": "the policy's files are as the agent found them; where the recording does not say, every require_file is "
-    "taken to be there, and the hold_file not",
-    "absent": "no file that the policy asks for is taken to be there",
-    "look": "the files that the policy asks for were looked at on this machine, now",
+    "found": "the policy's files are as recorded; if a file is not recorded, every require_file is assumed to exist, "
+    "and the hold_file not",
+    "absent": "the policy's files are assumed not to exist",
+    "look": "the policy's files were checked on this machine, now",
 }
 GIVEN: Final = (
-    "recorded: what was read, sent and observed, and what a decision marks so; assumed: all that is decided, by a "
-    "policy that was not in force then, and what a decision marks so"
+    "recorded: documents, approvals sent, observations, and details marked so; assumed: decisions, by a policy that "
+    "was not in force then, and details marked so"
 )
 EPILOG: Final = """\
-An input is a recording ([recording] path), one document as the metadata service gives it, several in a row or as JSON
-lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate`
-(its name, or a file). Inputs are one story in the order given, the files of a recording in the order of their times,
-and each scenario is a story of its own.
+An input is a recording ([recording] path), a document of the metadata service, several documents in a row or as JSON
+lines, also with their time ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate` (its name
+or file). Inputs are replayed together in the given order, files of a recording in the order of their times, and each
+scenario separately.
 
-Approvals, interruptions and the VM's name are taken from a recording as they happened. Decisions are those of the
-policy that was in force then, which a recording holds. With an [approval] setting (file, environment, flag) or
---policy they are made by the policy given now, and compared with those of then, event by event. --policy prints the
-comparison alone; where no policy is recorded, `then` is the policy of the settings. Modes are not compared: what
-dry-run would have approved counts as approved.
+Approvals, interruptions, and the VM's name come from the recording. Decisions use the recorded policy. With an
+[approval] setting (file, environment, flag) or --policy, they use the policy given now, and are compared with the
+decisions then, event by event. --policy prints only the comparison; if no policy is recorded, `then` is the policy of
+the settings. Modes are not compared: an approval in dry-run counts as an approval.
 
-Exit code 0: all inputs could be read, if not every line of them (document.rejected names those), whatever differs;
-1: an input could not be read, or holds no document; 2: bad usage, settings or policy file.
+Exit code 0: all inputs are readable, except for single lines (recorded as document.rejected), whatever the differences;
+1: an input is unreadable, or contains no document; 2: invalid usage, settings, or policy file.
 
---format json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the keys
-"decisions": for each event its moments, each with verdict, reason, rule, `rules` (each rule tried, `outcome` matches,
-differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`);
-"then": the policies in force then, each `from` when, whether `recorded`, and `faults` of one that can't be read;
-"assumed": the kinds of records that are not as recorded, since a policy decided that was not in force then;
-"now": the policy given now with its `file`, "summary": how many events were decided alike, and how many of each kind;
-"differences": of each other event the `kind` (approved, held, earlier, later, rule, reason, unknown: what the policy
-given now does), a moment for `then` and for `now`, `seconds` by which it is approved later (negative: earlier),
-`held` (the decision of the later one that stood when the other approved), `assumed` (later, had nothing been sent and
-had the event stayed as it was), and what was really `sent`. Without a policy given now, the last three are null.
+--format json prints one JSON object on each line: the records as CloudEvents, and then for each replay an object with:
+"decisions": the `moments` of each event, each with verdict, reason, rule, `rules` (each rule tried, with the `outcome`
+matches, differs, or unreadable), and `conditions` (further checks, with the hold `reason` if not `met`);
+"then": the policies in force then, each with `from`, `recorded`, and `faults` if it can't be read;
+"assumed": the kinds of records that differ from the recording, because another policy decided;
+"now": the policy given now with its `file`; "summary": the numbers of equal decisions and of each kind of difference;
+"differences": for each other event the `kind` (approved, held, earlier, later, rule, reason, unknown), the decisions
+`then` and `now`, `seconds` (the delay of the approval now; negative: earlier), `held` (the decision of the later policy
+at the time of the earlier approval), `assumed` (a delay that assumes that no approval was sent and the event stayed
+unchanged), and the approvals really `sent`. Without a policy given now, "now", "summary", and "differences" are null.
 """
 
 
@@ -86,38 +85,38 @@ def add_arguments(parser: FlagParser) -> None:
     """Declare the flags of `replay`."""
     parser.show_arguments("[OPTIONS] FILE...")
     parser.epilog = EPILOG
-    replayed = parser.add_argument_group("what is replayed")
+    replayed = parser.add_argument_group("input")
     replayed.add_argument(
-        "files", metavar="FILE", nargs="+", type=path_argument, help="What to replay; - for standard input."
+        "files", metavar="FILE", nargs="+", type=path_argument, help="File or scenario to replay; - for standard input."
     )
     replayed.add_argument(
         "--vm",
         metavar="NAME",
         type=word_argument,
         default="",
-        help="Decide as this VM, whatever the settings and the recording say.",
+        help="Decide as this VM. Overrides the name in the settings and in the recording.",
     )
-    decided = parser.add_argument_group("by what it is decided")
+    decided = parser.add_argument_group("decisions")
     decided.add_argument(
         "--policy",
         metavar="FILE",
         type=path_argument,
-        help="Compare what was decided with what the [approval] of this settings file decides.",
+        help="Compare the decisions then with those of the [approval] section in this settings file.",
     )
     decided.add_argument(
         "--assume-files",
         metavar="|".join(ASSUMPTIONS),
         choices=tuple(ASSUMPTIONS),
         default="found",
-        help="What require_file and hold_file of the policy are taken to be. Default: found (as the agent found them "
-        "then or, where no recording says it, prepared, and not held).",
+        help="Presence of the policy's require_file and hold_file: found (as recorded; if not recorded, require_file "
+        "exists and hold_file does not), absent, or look (check them on this machine). Default: found.",
     )
     add_format(parser.add_argument_group("output"))
     add_flags(parser, sections=SECTIONS)
 
 
 def replay(args: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
+    """Run the command and return the exit code."""
     settings = load(args, environ_of(os.environ, SECTIONS))
     standard_input = None if sys.stdin is None else sys.stdin.buffer
     return _replay(args, settings, standard_input, sys.stdout, datetime.now(UTC))
@@ -143,14 +142,14 @@ def _replay(
     for plan in plans:
         documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
-        print_error("no document in the input")
+        print_error("the input contains no document")
     return DONE if documents and not failed else FAILED
 
 
 def _replay_plan(
     plan: ReplayPlan, args: argparse.Namespace, settings: Settings, reviewed: Settings | None, out: TextIO
 ) -> int:
-    """Replay one plan and print it. Returns how many documents it had."""
+    """Replay one plan, print it, and return its number of documents."""
     then = policies_then(plan, settings.approval.policy)
     use_recorded_policy = is_recorded(then) and reviewed is None and not settings.approval_given
     policy = (reviewed or settings).approval.policy
@@ -177,12 +176,12 @@ def _replay_plan(
     report.notes += [*_about_files(report.policies, args.assume_files), *_about_holes(plan)]
     if compared and reviewed is None:
         report.notes.append(GIVEN)
-    output = AsJson(out) if args.format == "json" else AsText(out, alone=reviewed is not None)
+    output = AsJson(out) if args.format == "json" else AsText(out, comparison_only=reviewed is not None)
     output.begin(report)
     for record in engine.run():
         output.record(report, record)
     comparison = None
-    if compared:  # with what was decided then, for which the plan is replayed once more
+    if compared:  # replay the plan once more with the policy in force then
         before = _replayed(plan, replace(options, policy=settings.approval.policy, use_recorded_policy=True))
         times = [entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at]
         comparison = compare(before, engine.result, engine.vm.name, times)
@@ -198,10 +197,10 @@ def _replayed(plan: ReplayPlan, options: ReplayOptions) -> ReplayResult:
 
 
 def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mapping[str, Presence]]) -> FileCheck:
-    """The presence of a policy's files, as `ASSUMPTIONS` describes each way.
+    """Return the check for the presence of a policy's files, by a key of `ASSUMPTIONS`.
 
-    `policy` is the one given now: only its files are looked at on this machine. What a recording names is of another
-    machine, or from anybody.
+    `policy` is the one given now: only its files are checked on this machine. The paths in a recording belong to
+    another machine, or can't be trusted.
     """
 
     def ready(policy: Policy, paths: Iterable[str]) -> dict[str, Presence]:
@@ -217,7 +216,7 @@ def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mappi
 
 
 def _with_approvals(plan: ReplayPlan, options: ReplayOptions) -> ReplayPlan:
-    """The plan with the approvals that it leads to: as each changes the scenario, it is replayed after each of them."""
+    """Return the plan with its approvals. Each approval changes the scenario, so it is replayed after each one."""
     sent: dict[str, AcceptedStartRequest] = {}
     while plan.scenario is not None:
         approved = _replayed(plan, options).approved
@@ -233,16 +232,16 @@ def _with_approvals(plan: ReplayPlan, options: ReplayOptions) -> ReplayPlan:
 def _about_review(reviewed: Settings | None) -> list[str]:
     if reviewed is None:
         return []
-    silent = [] if reviewed.approval_given else [f"{reviewed.config_file}: no [approval], so that it is the default"]
-    return [*silent, *reviewed.warnings]
+    missing = [] if reviewed.approval_given else [f"{reviewed.config_file}: no [approval] section; using the default"]
+    return [*missing, *reviewed.warnings]
 
 
 def _about_holes(plan: ReplayPlan) -> Iterator[str]:
-    """Where lines of the recording are missing."""
+    """Yield a note for each gap of the recording."""
     for hole in plan.entries:
         if isinstance(hole, Lost):
             lines = counted(hole.lines, "line")
-            yield f"{lines} lost by {moment(hole.at)}: what was read and done until then is not all recorded"
+            yield f"{lines} lost before {moment(hole.at)}: the recording is incomplete until then"
 
 
 def _about_files(policies: Iterable[Policy], assumed: str) -> list[str]:

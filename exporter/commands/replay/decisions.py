@@ -1,5 +1,4 @@
-"""The result of a replay besides its records: for each event its decisions, with the checks behind them, as
-a table for a person and as JSON values for a program."""
+"""The decisions of a replay for each event with their checks, as a table and as JSON values."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from exporter.core.decision import Condition, Explanation, MatchResult, RuleEvaluation
+from exporter.core.decision import Explanation, MatchResult, RuleEvaluation
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
 from exporter.core.policy import NOT_PUBLISHED, Decision, Mode, Reason, Rule, Verdict, reason_text
 from exporter.core.record_factory import decision_data
 from exporter.core.records import timestamp
 from exporter.text.format import clean, moment
 
-POSTS_KEPT: Final = 20  # of one event; a POST that is not taken is sent again every minute
+POSTS_KEPT: Final = 20  # of one event; a rejected POST is repeated every minute
 
 
 class Moment(Struct, frozen=True):
@@ -26,23 +25,23 @@ class Moment(Struct, frozen=True):
     at: datetime
     explanation: Explanation
     mode: Mode
-    """Of the policy that decided."""
+    """The mode of the policy that decided."""
 
     @property
     def approves(self) -> bool:
-        """Whether nothing but the mode may hold the event: what dry-run only records, and enforce sends."""
+        """Whether at most the mode holds the event: dry-run only records the approval, enforce sends it."""
         decision = self.explanation.decision
         return decision.verdict is Verdict.APPROVE or decision.reason is Reason.DRY_RUN
 
     @property
     def words(self) -> tuple[str, str]:
-        """What distinguishes it from another, whatever the mode: the reason to hold, empty for none, and the rule."""
+        """The reason to hold ("" for an approval) and the rule: what distinguishes decisions, whatever the mode."""
         decision = self.explanation.decision
         return ("" if self.approves else decision.reason.value, decision.rule)
 
 
 class SentApproval(Struct, frozen=True):
-    """An approval that the agent really sent. `status` is the answer's, None while there is none, or none came."""
+    """An approval that the agent really sent. `status` is the HTTP status, None without a response."""
 
     at: datetime
     answered_at: datetime | None = None
@@ -55,15 +54,15 @@ class ReplayResult(Struct):
 
     decisions: dict[str, list[Moment]] = field(default_factory=dict)
     approved: dict[str, Moment] = field(default_factory=dict)
-    """Of each event the first decision that approves it, whatever the mode."""
+    """The first decision that approves an event, whatever the mode, by event."""
     predicted: dict[str, Moment] = field(default_factory=dict)
-    """The same for events that another policy approved before: had they stayed as they were until their `NotBefore`."""
+    """The same for events that another policy approved first, assuming that they stay unchanged until `NotBefore`."""
     undecided: set[str] = field(default_factory=set)
-    """Events about which something was decided by a policy that can't be read."""
+    """Events that were decided by a policy that can't be read."""
     posts: dict[str, list[SentApproval]] = field(default_factory=dict)
-    """What the agent really sent, by event, oldest first."""
+    """The approvals that the agent really sent, by event, oldest first."""
     names: dict[str, None] = field(default_factory=dict)
-    """Every VM that `Resources` named, in the order of their appearance."""
+    """The VMs in `Resources`, in the order in which they first occur."""
     documents: int = 0
     rejected: int = 0
     failures: int = 0
@@ -83,19 +82,19 @@ class ReplayResult(Struct):
         self.decisions.setdefault(key, []).append(moment)
 
     def published(self, key: str) -> list[Moment]:
-        """The decisions on an event that its own records do not show already."""
+        """Return the decisions on an event, except those whose reason isn't published."""
         moments = self.decisions.get(key, ())
         return [moment for moment in moments if moment.explanation.decision.reason not in NOT_PUBLISHED]
 
     def sent(self, key: str, at: datetime) -> None:
-        """Note an approval as it left."""
+        """Note an approval that was sent."""
         posts = self.posts.setdefault(key, [])
         posts.append(SentApproval(at))
         if len(posts) > POSTS_KEPT:
-            del posts[1]  # the first says since when, the last ones what came of it
+            del posts[1]  # keep the first and the latest ones
 
     def answered(self, key: str, at: datetime, status: int | None, reason: str) -> None:
-        """Note the answer to the last approval of an event."""
+        """Note the response to the last approval of an event."""
         if posts := self.posts.get(key):
             posts[-1] = replace(posts[-1], answered_at=at, status=status, reason=reason)
 
@@ -110,8 +109,7 @@ ROW_HANG: Final = 4 + NAME_WIDTH + 2 + RESULT_WIDTH + 2
 
 
 def table(result: ReplayResult) -> Iterator[tuple[str, int]]:
-    """The lines of the table: each event, its decisions in order of time, and the checks behind each of them. With each
-    the column where it goes on below."""
+    """Yield the lines of the table, each with its hanging indent: events, their decisions, and the checks."""
     for moments in result.decisions.values():
         event = moments[0].explanation.decision.event
         yield "", 0
@@ -121,32 +119,31 @@ def table(result: ReplayResult) -> Iterator[tuple[str, int]]:
             yield f"  {moment(moment_of_event.at)}  {decided}", DECISION_HANG
             rows = list(_rows(moment_of_event.explanation))
             if rows:
-                yield f"    {'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found", ROW_HANG
-            for name, answer, finding in rows:
-                row = f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {answer:<{RESULT_WIDTH}}  {clean(finding, LONGEST)}"
-                yield row, ROW_HANG
+                yield f"    {'check':<{NAME_WIDTH}}  {'result':<{RESULT_WIDTH}}  details", ROW_HANG
+            for name, result_of_check, finding in rows:
+                check = f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {result_of_check:<{RESULT_WIDTH}}"
+                yield f"{check}  {clean(finding, LONGEST)}", ROW_HANG
 
 
 def what(event: Event) -> str:
-    """The fields of an event that decisions rest on, on one line."""
+    """Return the fields of an event that decisions depend on, on one line."""
     resources = event.resources or ()
-    shown = ", ".join(resources[:NAMES_SHOWN]) or "unknown resources"
+    shown = ", ".join(resources[:NAMES_SHOWN]) or "unknown"
     others = f" and {len(resources) - NAMES_SHOWN} more" if len(resources) > NAMES_SHOWN else ""
-    duration = "not readable" if event.duration is None else f"{event.duration} s"
-    source = event.source or "not readable"
-    return clean(
-        f"{event.event_type or 'unknown type'}, source {source}, duration {duration}, of {shown}{others}", LONGEST
-    )
+    duration = "unreadable" if event.duration is None else f"{event.duration} s"
+    source = event.source or "unreadable"
+    fields = f"{event.event_type or 'unknown type'}, source {source}, duration {duration}, resources {shown}{others}"
+    return clean(fields, LONGEST)
 
 
 def verdict(decision: Decision) -> str:
-    """A decision in words: verdict, reason, and the clause behind it."""
+    """Return a decision as text: verdict, reason, and the sentence about the reason."""
     reason = f" {decision.reason.value}" if decision.reason else ""
     return f"{decision.verdict.value}{reason}: {reason_text(decision)}{against(decision)}"
 
 
 def against(decision: Decision) -> str:
-    """The values of the event that led to the reason, where the reason alone does not show them."""
+    """Return the event's values that led to the reason, if the reason doesn't contain them."""
     event = decision.event
     names = clean(", ".join((decision.now.tracked.resources or ())[:NAMES_SHOWN]), LONGEST)
     match decision.reason:
@@ -171,29 +168,26 @@ def _rows(explanation: Explanation) -> Iterator[tuple[str, str, str]]:
             rule_finding(evaluation, explanation.decision.event),
         )
     for condition in explanation.conditions:
-        yield _condition_name(condition), "yes" if condition.met else "no", condition.finding
+        name = _CONDITIONS.get(condition.reason, condition.reason.value)
+        yield name, "yes" if condition.met else "no", condition.finding
 
 
 _CONDITIONS: Final[Mapping[Reason, str]] = {
-    Reason.NOT_LEADER: "is it ours to approve",
-    Reason.SEVERAL_RESOURCES: "is it ours alone",
-    Reason.SETTLING: "has it settled",
-    Reason.NOT_PREPARED: "is it prepared for",
-    Reason.NOT_QUIET: "is it quiet besides",
-    Reason.TOO_MANY_RESOURCES: "are its VMs few enough",
-    Reason.OUT_OF_HOURS: "is it within the hours",
-    Reason.HELD: "is nothing held",
-    Reason.OUTBOX_UNWRITABLE: "can it be recorded",
-    Reason.DRY_RUN: "may we send it",
+    Reason.NOT_LEADER: "this VM may approve",
+    Reason.SEVERAL_RESOURCES: "names only this VM",
+    Reason.SETTLING: "settle time elapsed",
+    Reason.NOT_PREPARED: "ready file exists",
+    Reason.NOT_QUIET: "no other event started",
+    Reason.TOO_MANY_RESOURCES: "within max_resources",
+    Reason.OUT_OF_HOURS: "within the rule's hours",
+    Reason.HELD: "hold file absent",
+    Reason.OUTBOX_UNWRITABLE: "outbox writable",
+    Reason.DRY_RUN: "mode allows sending",
 }
 
 
-def _condition_name(condition: Condition) -> str:
-    return _CONDITIONS.get(condition.reason, condition.reason.value)
-
-
 def rule_finding(evaluation: RuleEvaluation, event: Event) -> str:
-    """The fields of an event that a rule compared, or the one that did not match."""
+    """Return the fields of an event that a rule compared, or the one that did not match."""
     values: dict[str, object] = {
         "EventType": event.event_type,
         "EventSource": event.source,
@@ -202,8 +196,8 @@ def rule_finding(evaluation: RuleEvaluation, event: Event) -> str:
     if evaluation.outcome is MatchResult.MATCHES:
         return ", ".join(f"{name} {values[name]}" for name in _asked(evaluation.rule))
     if evaluation.outcome is MatchResult.UNREADABLE:
-        return f"{evaluation.field} is missing or can't be read, and the rule asks for it"
-    return f"{evaluation.field} is {values[evaluation.field]}, wanted {_wanted(evaluation.rule, evaluation.field)}"
+        return f"{evaluation.field} is missing or unreadable, but the rule requires it"
+    return f"{evaluation.field} is {values[evaluation.field]}, expected {_wanted(evaluation.rule, evaluation.field)}"
 
 
 def _asked(rule: Rule) -> list[str]:
@@ -221,7 +215,7 @@ def _wanted(rule: Rule, field: str) -> str:
 
 
 def as_values(result: ReplayResult) -> list[dict[str, Any]]:
-    """The same as JSON values: one object for each event, in it one for each decision."""
+    """Return the decisions as JSON values: one object for each event, with one for each decision."""
     return [
         {
             "event_id": moments[0].explanation.decision.event.event_id,
@@ -233,7 +227,7 @@ def as_values(result: ReplayResult) -> list[dict[str, Any]]:
 
 
 def moment_value(moment_of_event: Moment) -> dict[str, Any]:
-    """A decision and the checks behind it as a JSON value."""
+    """Return a decision and its checks as a JSON value."""
     explanation = moment_of_event.explanation
     decision = explanation.decision
     return {

@@ -1,6 +1,6 @@
-"""Two replays of one plan, event by event: what was decided then, and what by the policy given now.
+"""Compares two replays of one plan event by event: decisions then, and decisions by the policy given now.
 
-Modes are not compared: what dry-run only records, enforce sends, and the event is decided alike.
+Modes aren't compared: dry-run only records the approval that enforce sends, so both decisions count as equal.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _LEAST: Final = 0.001  # seconds
 
 
 class DifferenceKind(StrEnum):
-    """How the decisions on an event differ, by what the policy given now does."""
+    """The difference of two decisions on an event, from the policy then to the policy given now."""
 
     APPROVED = "approved"
-    """It approves what was held."""
+    """Held then, approved now."""
     HELD = "held"
-    """It holds what was approved."""
+    """Approved then, held now."""
     EARLIER = "earlier"
-    """It approves earlier."""
+    """Approved earlier now."""
     LATER = "later"
-    """It approves later."""
+    """Approved later now."""
     RULE = "rule"
-    """It approves at the same time, by another rule."""
+    """Approved at the same time, by another rule."""
     REASON = "reason"
-    """It holds too, for another reason or by another rule."""
+    """Held too, for another reason or by another rule."""
     UNKNOWN = "unknown"
-    """What was decided then is not known."""
+    """The decision then is unknown."""
 
 
 class Difference(Struct, frozen=True):
-    """One event that is not decided alike. `then` and `now` are None where nothing was decided, or it is not known.
+    """An event with different decisions. `then` and `now` are None if there was no decision, or it is unknown.
 
-    `seconds` is by how much later it is approved now, negative for earlier; None unless both approve. `held` is, where
-    they approve at different times, the decision of the later one that stood when the other approved. With `assumed`,
-    `now` did not happen: it would have, had nothing been sent and had the event stayed as it was.
+    `seconds` is the delay of the approval now (negative: earlier); None unless both approve. If both approve at
+    different times, `held` is the decision of the later policy at the time of the earlier approval. `assumed`: `now` is
+    a prediction which assumes that no approval was sent and that the event stayed unchanged.
     """
 
     event: Event
@@ -73,9 +73,9 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All events that name this VM, or may: how many are decided alike, and the others one by one.
+    """The comparison of all events that name this VM, or may name it.
 
-    `both_approve` counts the events that both approve, `others` those of other VMs, which are not compared.
+    `both_approve` counts the events that both policies approve; `others` counts events of other VMs, not compared.
     """
 
     events: int
@@ -87,16 +87,16 @@ class Comparison(Struct, frozen=True):
 
     @property
     def alike(self) -> int:
-        """How many events are decided alike."""
+        """The number of events with the same decision."""
         return self.events - len(self.differences)
 
     def of_kind(self, kind: DifferenceKind) -> list[Difference]:
-        """The differences of this kind."""
+        """Return the differences of this kind."""
         return [difference for difference in self.differences if difference.kind is kind]
 
 
 def compare(then: ReplayResult, now: ReplayResult, vm_name: str, times: Sequence[datetime]) -> Comparison:
-    """The comparison of two replays of one plan. `times` are those of its entries."""
+    """Compare two replays of one plan. `times` are those of its entries."""
     differences: list[Difference] = []
     events = others = both = 0
     for key in dict.fromkeys((*now.decisions, *then.decisions)):
@@ -113,7 +113,7 @@ def compare(then: ReplayResult, now: ReplayResult, vm_name: str, times: Sequence
             differences.append(Difference(event, posts, *differs))
     differences.sort(
         key=lambda difference: tuple(DifferenceKind).index(difference.kind)
-    )  # stable: within a kind by first sight
+    )  # stable: within a kind by the first decision
     begin, end = (min(times), max(times)) if times else (None, None)
     return Comparison(events, others, both, tuple(differences), begin, end)
 
@@ -125,27 +125,27 @@ _Differs = (
 
 
 def _difference(key: str, then: ReplayResult, now: ReplayResult) -> _Differs | None:
-    """The fields of a `Difference` from its kind on; None for an event that is decided alike."""
+    """Return the fields of a `Difference` from its kind on; None if the decisions are the same."""
     before, after = then.approved.get(key), now.approved.get(key) or now.predicted.get(key)
     if before is None and key in then.undecided:
         return DifferenceKind.UNKNOWN, None, after or _last(now.published(key))
     if before is None:
         if after is None:
             return _held_otherwise(then.published(key), now.published(key))
-        return DifferenceKind.APPROVED, _standing(then.published(key), after.at), after
+        return DifferenceKind.APPROVED, _valid_at(then.published(key), after.at), after
     if after is None:
-        return DifferenceKind.HELD, before, _standing(now.published(key), before.at)
+        return DifferenceKind.HELD, before, _valid_at(now.published(key), before.at)
     seconds = (after.at - before.at).total_seconds()
     if seconds >= _LEAST:
-        held = _standing(now.published(key), before.at)
+        held = _valid_at(now.published(key), before.at)
         return DifferenceKind.LATER, before, after, seconds, held, key not in now.approved
     if seconds <= -_LEAST:
-        return DifferenceKind.EARLIER, before, after, seconds, _standing(then.published(key), after.at), False
+        return DifferenceKind.EARLIER, before, after, seconds, _valid_at(then.published(key), after.at), False
     return (DifferenceKind.RULE, before, after) if before.words != after.words else None
 
 
 def _held_otherwise(then: Sequence[Moment], now: Sequence[Moment]) -> _Differs | None:
-    """The first decisions that differ on an event that both hold. With the mode off no reason was looked for."""
+    """Return the first different decisions on an event that both hold. With the mode off, reasons aren't compared."""
     for before, after in zip_longest(then, now):
         reasons = {each.explanation.decision.reason for each in (before, after) if each is not None}
         if Reason.OFF in reasons:
@@ -159,22 +159,22 @@ def _last(moments: Sequence[Moment]) -> Moment | None:
     return moments[-1] if moments else None
 
 
-def _standing(moments: Sequence[Moment], at: datetime) -> Moment | None:
-    """The decision that stood at a moment; before the first one, that."""
+def _valid_at(moments: Sequence[Moment], at: datetime) -> Moment | None:
+    """Return the decision in force at a moment; before the first decision, the first."""
     return _last([each for each in moments if each.at <= at]) or (moments[0] if moments else None)
 
 
-# -- for a person
+# -- as text
 
 
 def summary(comparison: Comparison) -> str:
-    """The counts, in a sentence."""
+    """Return the counts as a sentence."""
     begin, end = comparison.begin, comparison.end
     lasted = f" in {_days((end - begin).total_seconds())}" if begin and end else ""
-    of_others = f" ({counted(comparison.others, 'event')} of other VMs left out)" if comparison.others else ""
-    parts = [f"{comparison.alike} decided alike"]
+    of_others = f" ({counted(comparison.others, 'event')} of other VMs not compared)" if comparison.others else ""
+    parts = [f"{comparison.alike} with the same decision"]
     parts += [
-        f"{len(found)} {_SUMMARIES[kind]}{_words(kind, found)}"
+        f"{len(found)} {_SUMMARIES[kind]}{_rules_or_reasons(kind, found)}"
         for kind in DifferenceKind
         if (found := comparison.of_kind(kind))
     ]
@@ -188,7 +188,7 @@ _SUMMARIES: Final = {
     DifferenceKind.LATER: "would be approved later",
     DifferenceKind.RULE: "would be approved by another rule",
     DifferenceKind.REASON: "would be held for another reason",
-    DifferenceKind.UNKNOWN: "of which it is not known what was decided then",
+    DifferenceKind.UNKNOWN: "with an unknown decision then",
 }
 
 
@@ -196,23 +196,23 @@ def _days(seconds: float) -> str:
     return counted(round(seconds / DAY), "day") if seconds >= 2 * DAY else span(seconds).replace(NO_BREAK_SPACE, " ")
 
 
-def _words(kind: DifferenceKind, differences: Sequence[Difference]) -> str:
-    """The rules that approve or the reasons that hold, for the end of a part of the summary."""
+def _rules_or_reasons(kind: DifferenceKind, differences: Sequence[Difference]) -> str:
+    """Return the rules that approve or the reasons that hold, for the end of a part of the summary."""
     if kind is DifferenceKind.UNKNOWN:
         return ""
     reasons = kind in (DifferenceKind.HELD, DifferenceKind.REASON)
-    words = dict.fromkeys(each.now.words[0 if reasons else 1] for each in differences if each.now is not None)
-    shown = [clean(word, LONGEST) for word in words if word]
+    names = dict.fromkeys(each.now.words[0 if reasons else 1] for each in differences if each.now is not None)
+    shown = [clean(name, LONGEST) for name in names if name]
     return f" ({'' if reasons else 'by '}{', '.join(shown)})" if shown else ""
 
 
 def hang(line: str) -> int:
-    """Where a line goes on that is too long: those of an indented one below each other."""
+    """Return the hanging indent of a wrapped line."""
     return INDENT if line.startswith(" ") else 0
 
 
 def lines(comparison: Comparison) -> Iterator[str]:
-    """The differences, kind by kind, each with what was decided then and now, why, and what was really sent."""
+    """Yield the differences by kind, each with both decisions, their reasons, and the approvals really sent."""
     for kind in DifferenceKind:
         found = comparison.of_kind(kind)
         if not found:
@@ -223,9 +223,9 @@ def lines(comparison: Comparison) -> Iterator[str]:
             yield ""
             yield f"{clean(difference.event.event_id, LONGEST)}  {what(difference.event)}"
             yield from _side(
-                "then", difference.then, "nothing was decided" if kind is not DifferenceKind.UNKNOWN else "not known"
+                "then", difference.then, "no decision" if kind is not DifferenceKind.UNKNOWN else "unknown"
             )
-            yield from _side("now", difference.now, "nothing is decided")
+            yield from _side("now", difference.now, "no decision")
             yield from _delay(difference)
             yield f"  sent  {_sent(difference.posts)}"
 
@@ -234,11 +234,11 @@ def _delay(difference: Difference) -> Iterator[str]:
     if difference.seconds is None:
         return
     later = difference.seconds > 0
-    assumed = ", had nothing been sent, and had it stayed as it was" if difference.assumed else ""
+    assumed = ", assuming that no approval was sent and the event stayed unchanged" if difference.assumed else ""
     by = span(abs(difference.seconds)).replace(NO_BREAK_SPACE, " ")
     yield f"        {by} {'later' if later else 'earlier'}{assumed}"
     if difference.held is not None:
-        yield f"        {'until then' if later else 'then still'} {verdict(difference.held.explanation.decision)}"
+        yield f"        {'until then' if later else 'then'} {verdict(difference.held.explanation.decision)}"
         for finding in _findings(difference.held):
             yield f"        {clean(finding, LONGEST)}"
 
@@ -253,11 +253,11 @@ def _side(name: str, decided: Moment | None, nothing: str) -> Iterator[str]:
 
 
 def _findings(decided: Moment) -> Iterator[str]:
-    """The rule that matches, or why no rule does."""
+    """Yield the rule that matches, or the reasons why no rule does."""
     explanation = decided.explanation
     event = explanation.decision.event
     if explanation.conditions and not decided.approves:
-        return  # the condition that is not met is in the verdict
+        return  # the verdict contains the condition that isn't met
     for evaluation in explanation.evaluations:
         if evaluation.outcome is MatchResult.MATCHES or explanation.decision.rule == "":
             yield f"rule {evaluation.rule.name}: {rule_finding(evaluation, event)}"
@@ -269,16 +269,16 @@ def _sent(posts: Sequence[SentApproval]) -> str:
     first, last = posts[0], posts[-1]
     times = "" if len(posts) == 1 else f", {len(posts)} times until {moment(last.at)}"
     if last.answered_at is None:
-        return f"{moment(first.at)}{times}, no answer recorded"
-    answer = f"answered {last.status}" if last.status is not None else f"not answered ({clean(last.reason, LONGEST)})"
+        return f"{moment(first.at)}{times}, no response recorded"
+    answer = f"HTTP {last.status}" if last.status is not None else f"no response ({clean(last.reason, LONGEST)})"
     return f"{moment(first.at)}{times}, {answer} at {moment(last.answered_at)}"
 
 
-# -- for a program
+# -- as JSON
 
 
 def summary_value(comparison: Comparison) -> dict[str, Any]:
-    """The counts as a JSON value."""
+    """Return the counts as a JSON value."""
     return {
         "events": comparison.events,
         "events_of_others": comparison.others,
@@ -291,7 +291,7 @@ def summary_value(comparison: Comparison) -> dict[str, Any]:
 
 
 def as_values(comparison: Comparison) -> list[dict[str, Any]]:
-    """The differences as JSON values."""
+    """Return the differences as JSON values."""
     return [
         {
             "event_id": difference.event.event_id,

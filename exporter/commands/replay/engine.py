@@ -1,7 +1,7 @@
 """Runs the agent's cycle (`core/cycle.py`) over the entries of a recording.
 
-What the agent did at the time (approvals, restarts) and its identity are taken from the recording; decisions are made
-again, by the policy given or by the one in force then. Nothing is committed and nothing is sent.
+The agent's actions (approvals, restarts) and its identity come from the recording. Decisions are computed again, by a
+given policy or by the one in force then. Nothing is committed and nothing is sent.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from exporter.core.state_codec import dump_state, load_state
 from exporter.errors import Failure
 
 FileCheck = Callable[[Policy, Iterable[str], Mapping[str, Presence]], Mapping[str, Presence]]
-"""The presence of a policy's files, by path: gets the policy, the paths, and what the agent found then."""
+"""Returns the presence of a policy's files by path, given the policy, the paths, and the recorded presence."""
 
 OF_A_POLICY: Final = (RecordKind.APPROVAL_DECIDED, RecordKind.APPROVAL_OUTDATED)
-"""The kinds of records that tell what a policy decided."""
+"""The kinds of records that depend on a policy."""
 PREDICTION_SPAN: Final = timedelta(days=30)
-"""Azure announces less far ahead; a document may hold any time."""
+"""Upper bound of a prediction: Azure announces events less far ahead, but a document may contain any time."""
 MOST_MARKS: Final = 1000
-"""At so many moments of one steady stretch it is decided again. An agent writes a line each minute; a line may say any
-time, and the hours of a rule open every day until then."""
+"""Maximum number of decisions within one unchanged stretch: a line may contain any time, and the hours of a rule open
+every day until then. An agent writes a line every minute."""
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings.
+    """The options of a replay. `vm_name` overrides the recorded name; `configured` is the name in the settings.
 
-    `use_recorded_policy`: decide by the policy that the recording holds, and by `policy` where it holds none.
+    `use_recorded_policy`: decide by the recorded policy, and by `policy` if none is recorded.
     """
 
     policy: Policy
     poll_interval: float
     """Seconds."""
     look: FileCheck
-    """The presence of the files that the policy asks for."""
+    """Returns the presence of the policy's files."""
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
     use_recorded_policy: bool = False
     use_recorded_findings: bool = True
-    """`look` gives what the recording holds of a file where it holds that."""
+    """Whether `look` prefers the recorded presence of a file, if there is one."""
 
 
 class ReplayEngine:
     """Replays one plan. `run` yields the records; `result` and `vm` are complete after it.
 
-    `vm` is the identity as far as any entry gives it; an observation only has what was known at its time.
+    `vm` is the identity from all entries; an observation uses only what was known at its time.
     """
 
     def __init__(self, plan: ReplayPlan, options: ReplayOptions) -> None:
@@ -77,7 +77,7 @@ class ReplayEngine:
         self._found: Mapping[str, Presence] = {}
         self._writable = True
         self._following: entries.OutboxKnown | None = None
-        """What is said of the outbox right after the entry that is handled, for which it already holds."""
+        """The state of the outbox recorded right after the current entry, to which it already applies."""
         self._body = b""
         self._version = ""
         self.result = ReplayResult()
@@ -93,12 +93,12 @@ class ReplayEngine:
             birth=self._start, vm_key=(first_known.vm.id if first_known else "") or self.vm.name or "replay"
         )
         self._committed = self._state
-        """What the agent had on disk. While it can write it commits what changed, and the time of the last document."""
+        """The agent's state on disk: while the outbox is writable, every change and the time of the last document."""
         self._clock = entries.Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
         self._spacing = options.poll_interval
-        """Seconds between two documents of a steady stretch."""
+        """Seconds between two polls of an unchanged stretch."""
         self._handled_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
@@ -106,7 +106,7 @@ class ReplayEngine:
         self._of_an_agent = any(isinstance(entry, entries.Began | entries.Noted) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
-        """Replay the entries in order."""
+        """Replay the entries in order and yield the records."""
         for place, entry in enumerate(self._plan.entries):
             self._clock.reach(place)
             if place in self._handled_ahead:
@@ -139,7 +139,7 @@ class ReplayEngine:
                 self._record_what_is_due(entry.at)
             return
         again = isinstance(entry, entries.IdentityKnown) and self._learned is not None and entry.at == self._learned.at
-        if isinstance(entry, entries.Lost) or again:  # a further file begins with the identity that was just learned
+        if isinstance(entry, entries.Lost) or again:  # a recording's next file repeats the identity
             return
         if self._following is not None and not isinstance(
             entry, entries.DocumentReading | entries.Steady | entries.Began
@@ -147,7 +147,7 @@ class ReplayEngine:
             self._know(self._following)
         if not isinstance(entry, entries.DocumentReading | entries.Steady | entries.Unreadable):
             self._settle_identity()
-        # How long the process lived before a restart is not known.
+        # The duration between the last entry and a restart is unknown.
         if not isinstance(entry, entries.Unreadable | entries.Began | entries.Steady) and entry.at is not None:
             self._record_what_is_due(entry.at)
         if isinstance(entry, entries.DocumentReading | entries.Ended) and entry.at is not None:
@@ -190,7 +190,7 @@ class ReplayEngine:
         self._committed = self._state if outcome.changed and self._writable else self._committed
         made = cycle.decision_context(context, self._state)
         decisions = [fact.decision for fact in outcome.facts if isinstance(fact, DecisionMade)]
-        if not self._policy_known:  # what it decided can't be told
+        if not self._policy_known:  # its decisions are unknown
             self.result.undecided.update(decision.key for decision in decisions)
             self._records += (record for record in outcome.records if record.kind not in OF_A_POLICY)
             return
@@ -200,9 +200,9 @@ class ReplayEngine:
             self.result.decided(Moment(at, explanation, self._policy.mode))
 
     def _marked(self, explanation: Explanation) -> Explanation:
-        """The checks that rest on more than documents, with whether what they found was recorded or is assumed.
+        """Mark the details of checks that depend on more than documents as recorded or assumed.
 
-        Without a recording all is assumed.
+        Without a recording, all are assumed and not marked.
         """
         if not self._of_an_agent:
             return explanation
@@ -241,7 +241,7 @@ class ReplayEngine:
     # -- the policy and its files
 
     def _adopt(self, policy: PolicyRead) -> None:
-        """Decide by this policy from now on, if decisions are those of then."""
+        """Decide by this recorded policy from now on, if the options ask for it."""
         if self._options.use_recorded_policy:
             self._policy, self._policy_known, self._policy_recorded = policy.policy, not policy.faults, True
 
@@ -249,8 +249,10 @@ class ReplayEngine:
         return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
 
     def _known_with(self, place: int, entry: entries.DocumentReading | entries.Steady) -> bool:
-        """Take what was known for the decisions on the last document of an entry, which lines after it say. Whether
-        anything was. Between them may be the beginning of a further file."""
+        """Apply what the lines after an entry record for the decisions on its last document; return whether any do.
+
+        The beginning of a recording's next file may be between them.
+        """
         known: list[entries.FilesFound | entries.OutboxKnown] = []
         for later in range(place + 1, len(self._plan.entries)):
             following = self._plan.entries[later]
@@ -293,7 +295,7 @@ class ReplayEngine:
     # -- the identity
 
     def _identify(self, entry: entries.IdentityKnown | None) -> VmIdentity:
-        """The identity: as recorded, unless flag or settings give another name; without any name, the scenario's."""
+        """Return the recorded identity, or that of a name in flag or settings, or else the scenario's name."""
         options, known = self._options, entry.vm if entry else Vm()
         if options.vm_name:
             return VmIdentity(known if alike(options.vm_name, known.name) else Vm(name=options.vm_name))
@@ -304,7 +306,7 @@ class ReplayEngine:
         return VmIdentity(vm, entry.conflict, entry.confirmed) if entry else VmIdentity(vm)
 
     def _note_identity(self, entry: entries.IdentityKnown) -> None:
-        """The identity became known at a poll: for the next document or, where none follows, for the current one."""
+        """Note an identity for the next document or, if none follows, for the current one."""
         identity = self._identify(entry)
         self.vm = identity.vm
         if self._state.document is None:
@@ -313,7 +315,7 @@ class ReplayEngine:
             self._learned = entry
 
     def _settle_identity(self) -> None:
-        """Apply a noted identity when the poll at which it became known had read the same document again."""
+        """Apply a noted identity if its poll returned the same document again."""
         learned, last, document = self._learned, self._state.last_good, self._state.document
         if learned is None or last is None or document is None or self._state.outage is not None:
             return
@@ -339,9 +341,9 @@ class ReplayEngine:
             self._good(document, max(until, self._last_time()), self._take_interruptions())
 
     def _pass_time(self, until: datetime) -> None:
-        """Advance the time while the document was read again unchanged, and run the cycle where decisions may change.
+        """Advance the time while the document is unchanged, and run the cycle at moments that may change decisions.
 
-        During an outage no good document was read, so that nothing is advanced.
+        Does nothing during an outage, because no poll succeeded.
         """
         last, document = self._state.last_good, self._state.document
         if self._state.outage is not None or document is None or last is None or last.mono is None:
@@ -351,20 +353,20 @@ class ReplayEngine:
             left -= 1
             begin = self._state.observed_seconds
             end = begin + max(0.0, self._clock.instant_of(until).monotonic - last.monotonic)
-            # Again after each: the hours of a rule open and close many times while nothing else changes.
+            # Computed after each mark: the hours of a rule open and close many times while nothing else changes.
             marks = decision_change_points(self._policy, self._state, self._identity.vm.name)
             if self._state.reset is not None:  # which ends after some documents
                 marks = (*marks, begin + self._spacing)
             mark = min((mark for mark in marks if begin < mark < end), default=end) if left else end
             at = until if mark == end else min(until, last.wall + timedelta(seconds=mark - begin))
             self._record_what_is_due(at)
-            # The same state as if every poll until then had been run; only the last one is.
+            # The same state as after running every poll until then; only the last one is run.
             self._state = replace(self._state, last_good=self._clock.advance_to(at), observed_seconds=mark)
             self._good(document, at)
             last = self._state.last_good
 
     def _record_what_is_due(self, until: datetime) -> None:
-        """Record an outage, and interruptions that no event explains, at the moment when they were old enough."""
+        """Record an outage, and interruptions without an event, at the time when they are old enough."""
         patience = cycle.interruption_patience(self._options.poll_interval)
         for interruption in self._state.process.pending:
             at = interruption.at.wall + timedelta(seconds=patience, milliseconds=1)
@@ -374,19 +376,19 @@ class ReplayEngine:
             outage = self._state.outage
             if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
                 continue
-            # A millisecond more, so that rounding can't make it too young.
+            # One millisecond more, because of rounding.
             at = outage.known_since.wall + timedelta(seconds=mark, milliseconds=1)
             if at <= until:
                 self._run(cycle.TimePassed(), at)
 
     def _fail_until(self, last: datetime) -> None:
-        """Poll in vain until then, during an outage: not every poll that fails has an entry."""
+        """Run a failed poll at `last` during an outage: not every failed poll has an entry."""
         outage = self._state.outage
         if outage is not None and outage.last_failure.mono is not None and last > outage.last_failure.wall:
             self._run(cycle.PollFailed(outage.reason, "as recorded", self._clock.advance_to(last)), last)
 
     def _restart(self, entry: entries.Began) -> None:
-        # What the next process loads.
+        # The state that the next process loads.
         last_good = self._state.last_good if self._writable else self._committed.last_good
         self._state = load_state(dump_state(replace(self._committed, last_good=last_good)))
         self._in_flight.clear()
@@ -394,7 +396,7 @@ class ReplayEngine:
         self._identity = self._identify(None)  # the next process reads it again
         self._found, self._body = {}, b""
         if not self._writable:
-            self._records.clear()  # they were in memory alone
+            self._records.clear()  # they existed only in memory
         self._writable = self._following is None or self._following.writable
         self._adopt(entry.policy)
         self._version = entry.version
@@ -404,7 +406,7 @@ class ReplayEngine:
     # -- documents
 
     def _repeats(self, entry: entries.DocumentReading | entries.Steady) -> bool:
-        """Whether it is the document that the file before this one ended with, which this file begins with."""
+        """Return whether the entry repeats, at the beginning of a file, the last document of the file before it."""
         if not isinstance(entry, entries.DocumentReading) or not entry.opening or entry.at is None:
             return False
         return entry.body == self._body and entry.at <= self._last_time()
@@ -434,7 +436,7 @@ class ReplayEngine:
         """Record an input that is neither a document nor a line of a recording, with its place."""
         document = self._state.document
         factory = RecordFactory(self._identity.vm, at, document.incarnation if document else None, self._policy.mode)
-        message = f"{where} is no document: {detail}"
+        message = f"{where}: not a valid document: {detail}"
         data = {"reason": reason, "error": detail, "input": where}
         self._state, record = factory.about_vm(self._state, RecordKind.DOCUMENT_REJECTED, "WARN", message, data)
         self._committed = self._state
@@ -443,7 +445,7 @@ class ReplayEngine:
     # -- what the agent did and observed
 
     def _sent(self, event_id: str, at: datetime) -> TrackedEvent | None:
-        """An approval as it was sent at the time, whatever the policy given now would have decided."""
+        """Apply a recorded approval request, whatever the given policy decides; return the tracked event, if any."""
         tracked = self._state.tracked_or_closed(folded(event_id))
         if tracked is None:
             return None
@@ -455,8 +457,10 @@ class ReplayEngine:
         return self._state.tracked_or_closed(tracked.key)
 
     def _predict(self, tracked: TrackedEvent) -> None:
-        """Where the policy has not approved an event for which an approval was sent: whether and when it would have, if
-        nothing had been sent and the event had stayed as it was until its `NotBefore`."""
+        """Predict whether and when the policy approves an event for which another policy sent an approval.
+
+        The prediction assumes that nothing was sent and that the event stays unchanged until its `NotBefore`.
+        """
         last, until = self._state.last_good, tracked.event.not_before
         if last is None or until is None or {tracked.key} & {*self.result.approved, *self.result.predicted}:
             return
@@ -467,7 +471,7 @@ class ReplayEngine:
             self.result.predicted[tracked.key] = moment
 
     def _posted(self, entry: entries.Posted) -> None:
-        """The answer to an approval, also to one of a scenario, or one whose line was lost."""
+        """Apply the response to an approval, also in a scenario, and if the line of the request was lost."""
         tracked = self._state.tracked_or_closed(folded(entry.event_id))
         if tracked is not None and tracked.key not in self._in_flight:
             tracked = self._sent(entry.event_id, entry.at)
@@ -498,5 +502,5 @@ class ReplayEngine:
 
 
 def _reopens(entry: entries.Entry, last: entries.DocumentReading | entries.Steady) -> bool:
-    """Whether a further file begins with the document that was read last."""
+    """Return whether the entry begins a recording's next file with the last document."""
     return isinstance(entry, entries.DocumentReading) and entry.opening and entry.at == last.at

@@ -1,4 +1,4 @@
-"""The input of a replay: entries, each with a time and one thing that the agent read, did, or observed; and both clocks.
+"""The input of a replay: entries, each with a time and one thing that the agent read, did, or observed; and its clocks.
 
 A recording contains wall-clock times and the measured steps of that clock. The monotonic clock is reconstructed as the
 wall clock without the steps.

@@ -1,6 +1,6 @@
-"""What `replay` prints: the story as timeline and table, the comparison of two policies, or both as JSON lines.
+"""The output of `replay`: timeline, table, and comparison as text, or all as JSON lines.
 
-And by which policies: those in force then, as the recording holds them, and the one given now.
+Also the policies of a replay: those in force then, from the recording, and the one given now.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NOTE_HANG: Final = 1
 
 
 class ReplayReport(Struct):
-    """What is replayed, and by which policies.
+    """A replay with its policies.
 
-    `then` are the policies in force then, and `given` are the settings that the policy given now is from, None where
-    decisions are those of then. Both are `compared` where they may differ.
+    `then` are the policies in force then. `given` are the settings with the policy given now; None: decisions use the
+    policies of then. `compared` is whether both are compared.
     """
 
     plan: ReplayPlan
@@ -48,50 +48,49 @@ class ReplayReport(Struct):
 
     @property
     def policies(self) -> list[Policy]:
-        """Every policy by which something is decided here."""
+        """All policies that make decisions in this replay."""
         of_then = [each.policy for each in self.then] if self.compared or self.given is None else []
         return [*of_then, *([self.given.approval.policy] if self.given is not None else [])]
 
     @property
     def policy(self) -> Policy:
-        """The policy by which the printed story is decided; where there were several, the last of them."""
+        """The policy of the printed decisions; if there were several, the last one."""
         return self.then[-1].policy if self.given is None else self.given.approval.policy
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The kinds of records that were not recorded so: what a policy not in force then decides, and the mode
-        of the agent."""
+        """The kinds of records that differ from the recording: decisions of a policy not in force then, and its mode."""
         return (*OF_A_POLICY, RecordKind.AGENT_STARTED) if self.compared and self.given is not None else ()
 
     @property
     def vm_name(self) -> str:
-        """The name of the VM, for a person."""
+        """The name of the VM, safe to print."""
         return clean(self.engine.vm.name, LONGEST) or "an unknown VM"
 
     def hints(self) -> list[str]:
-        """Which flag would give a more useful result."""
+        """Return hints at flags that give a more useful result."""
         names, vm_name = list(self.engine.result.names), self.engine.vm.name
         if not names or (vm_name and folded(vm_name) in {folded(name) for name in names}):
             return []
         shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST)
         if not vm_name:
-            return [f"this VM's name is not known: give --vm; the documents name {shown}"]
-        return [f"no event names {clean(vm_name, LONGEST)}; the documents name {shown} (--vm)"]
+            return [f"this VM's name is unknown: set --vm; the documents name {shown}"]
+        return [f"no event names {clean(vm_name, LONGEST)}: set --vm to one of {shown}"]
 
 
 class AsText(Struct, frozen=True):
-    """The timeline, then the table, then the comparison; the comparison `alone` where a policy is reviewed."""
+    """Text output: timeline, table, and comparison; with `comparison_only` just the comparison."""
 
     out: TextIO
-    alone: bool
+    comparison_only: bool
 
     def _print(self, text: str = "", hang: int = 0) -> None:
         print_wrapped(text, self.out, hang=hang)
 
     def begin(self, report: ReplayReport) -> None:
-        """Print what is replayed, by which policy, and what is assumed."""
-        if self.alone:
-            self._print(f"As {report.vm_name}: what was decided then, and what would be now. Nothing is sent.")
+        """Print the VM, the policies, and the assumptions."""
+        if self.comparison_only:
+            self._print(f"As {report.vm_name}: decisions then, and with the policy given now. Nothing is sent.")
         else:
             self._print(f"As {report.vm_name}{_by(report)}. Nothing is sent.")
         if report.given is None and len(report.then) > 1:
@@ -102,14 +101,14 @@ class AsText(Struct, frozen=True):
         self._print()
 
     def record(self, report: ReplayReport, record: Record) -> None:
-        """Print a record as lines of the timeline; what a policy decides that was not in force then is marked."""
+        """Print a record as lines of the timeline, with a mark if it isn't as recorded."""
         note = "(assumed)" if record.kind in report.assumed else ""
-        for text in () if self.alone else record_lines(record, note):
+        for text in () if self.comparison_only else record_lines(record, note):
             self._print(text)
 
     def end(self, report: ReplayReport, comparison: Comparison | None) -> None:
-        """Print the table and the comparison, as far as they are asked for."""
-        if not self.alone:
+        """Print the table and the comparison, as requested."""
+        if not self.comparison_only:
             result = report.engine.result
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
@@ -128,13 +127,13 @@ class AsText(Struct, frozen=True):
             self._print()
 
 
-def _by(report: ReplayReport, beside: str = ": ") -> str:
-    """By which policy the story is decided, for a line that it follows."""
+def _by(report: ReplayReport, separator: str = ": ") -> str:
+    """Return the policy of the decisions as the end of a line."""
     if report.given is not None:
-        return f"{beside}{policy_line(report.policy)}"
+        return f"{separator}{policy_line(report.policy)}"
     if len(report.then) > 1:
-        return f", decided as then by {len(report.then)} policies in turn"
-    return f", decided as then: {next(policy_lines(report.then))}"
+        return f", with the {len(report.then)} recorded policies"
+    return f", with the recorded policy: {next(policy_lines(report.then))}"
 
 
 def _comparison_lines(report: ReplayReport, comparison: Comparison) -> Iterator[str]:
@@ -149,33 +148,33 @@ def _comparison_lines(report: ReplayReport, comparison: Comparison) -> Iterator[
 
 
 def _caveats(report: ReplayReport, comparison: Comparison) -> Iterator[str]:
-    """What the comparison leaves out, and what nobody can know."""
+    """Yield the limits of the comparison."""
     before, now = modes_of(report.then), report.policy.mode
     if before and before != [now]:
         both = comparison.both_approve
-        yield f"The mode is not compared: it was {' and '.join(before)} then, and is {now} now." + (
-            f" An approval would be sent for each of the {counted(both, 'event')} that both approve."
+        yield f"Modes are not compared: {' and '.join(before)} then, {now} now." + (
+            f" An approval would be sent for each of the {counted(both, 'event')} that both policies approve."
             if now is Mode.ENFORCE and both
             else ""
         )
     if Mode.OFF in (*before, now):
-        yield "While the mode is off nothing else is looked at: what both hold then counts as decided alike."
+        yield "In mode off, rules are not checked: an event that both policies hold counts as the same decision."
     kinds = {difference.kind for difference in comparison.differences}
     if any(difference.posts for difference in comparison.differences):
-        yield "What an event for which an approval was sent would have become without it is not known."
+        yield "If an approval was sent, the course of the event without it is unknown."
     if kinds & {DifferenceKind.APPROVED, DifferenceKind.EARLIER}:
-        yield "What would have followed an approval that was not sent then, or later, is not known."
+        yield "The effect of an approval that was not sent, or sent later, is unknown."
 
 
 class AsJson(Struct, frozen=True):
-    """One JSON object a line."""
+    """JSON output: one object on each line."""
 
     out: TextIO
 
     def begin(self, report: ReplayReport) -> None:
-        """Nothing: all of it is in the last object."""
+        """Print nothing: the last object contains it."""
 
-    def record(self, report: ReplayReport, record: Record) -> None:  # noqa: ARG002  # the last object says what is assumed
+    def record(self, report: ReplayReport, record: Record) -> None:  # noqa: ARG002  # the last object has the rest
         """Print a record as it is published."""
         print_line(record.to_json().decode(), self.out)
 
@@ -202,9 +201,9 @@ class AsJson(Struct, frozen=True):
 
 
 class ActivePolicy(Struct, frozen=True):
-    """A policy and since when the agent decided by it. `since` is None for one that no recording holds: the settings'.
+    """A policy and the time since which it was in force. `since` is None for the settings' policy, if none is recorded.
 
-    With `faults` the recorded policy can't be read, and nothing is known of what it decided.
+    With `faults` the recorded policy can't be read, and its decisions are unknown.
     """
 
     policy: Policy
@@ -213,7 +212,7 @@ class ActivePolicy(Struct, frozen=True):
 
 
 def policies_then(plan: ReplayPlan, settings: Policy) -> tuple[ActivePolicy, ...]:
-    """The policies in force while this was recorded, oldest first; that of the settings where none is recorded."""
+    """Return the recorded policies, oldest first; if there is none, the policy of the settings."""
     found: list[tuple[datetime, PolicyRead]] = []
     for entry in plan.entries:
         if isinstance(entry, Began | PolicyKnown) and (not found or found[-1][1] != entry.policy):
@@ -222,27 +221,27 @@ def policies_then(plan: ReplayPlan, settings: Policy) -> tuple[ActivePolicy, ...
 
 
 def is_recorded(then: Sequence[ActivePolicy]) -> bool:
-    """Whether the recording holds a policy, be it one that can't be read."""
+    """Return whether the recording contains a policy, even an unreadable one."""
     return then[0].since is not None
 
 
 def notes_on(then: Sequence[ActivePolicy], compared: bool) -> Iterator[str]:
-    """What a person has to know of the policies in force then, where they are `compared` or tell the story."""
+    """Yield notes on the policies in force then, for a comparison or for decisions by them."""
     for each in then:
         if each.faults:
             yield (
-                f"the policy in force from {_moment(each)} can't be read by this version, so that what it decided is "
-                f"not known: {'; '.join(each.faults)}"
+                f"this version can't read the policy in force from {_moment(each)}, so its decisions are unknown: "
+                f"{'; '.join(each.faults)}"
             )
     if compared and not is_recorded(then):
-        yield "no policy is recorded: what was decided then is told by the policy of the settings"
+        yield "no policy is recorded: decisions then are those of the policy in the settings"
 
 
 def policy_lines(then: Sequence[ActivePolicy]) -> Iterator[str]:
-    """One line for each policy in force then."""
+    """Yield one line for each policy in force then."""
     for each in then:
         since = f"from {_moment(each)}: " if len(then) > 1 else ""
-        yield since + ("a policy that can't be read" if each.faults else policy_line(each.policy))
+        yield since + ("an unreadable policy" if each.faults else policy_line(each.policy))
 
 
 def _moment(each: ActivePolicy) -> str:
@@ -250,44 +249,44 @@ def _moment(each: ActivePolicy) -> str:
 
 
 def policy_line(policy: Policy) -> str:
-    """Mode, coordination and the names of the rules."""
+    """Return mode, coordination, and the names of the rules."""
     names = ", ".join(rule.name for rule in policy.rules) or "none"
     return f"mode {policy.mode.value}, coordination {policy.coordination.value}, rules {names}"
 
 
 def modes_of(then: Sequence[ActivePolicy]) -> list[Mode]:
-    """The modes in force, each once, oldest first."""
+    """Return the different modes in force, oldest first."""
     return list(dict.fromkeys(each.policy.mode for each in then if not each.faults))
 
 
 def changes(then: Policy, now: Policy) -> Iterator[str]:
-    """What is not the same in two policies, key by key; the order of the rules included."""
+    """Yield the differences of two policies key by key, including the order of the rules."""
     before, after = policy_values(then), policy_values(now)
     rules_before = {rule["name"]: rule for rule in before.pop("rules")}
     rules_after = {rule["name"]: rule for rule in after.pop("rules")}
     yield from _changed("", before, after)
     for name in rules_before:
         if name not in rules_after:
-            yield f"rule {name}: gone"
+            yield f"rule {name}: removed"
     for name, rule in rules_after.items():
         if name not in rules_before:
             asked = ", ".join(f"{key} {value_text(value)}" for key, value in rule.items() if key != "name")
-            yield f"rule {name}: new, {asked}"
+            yield f"rule {name}: added, {asked}"
         else:
             yield from _changed(f"rule {name}: ", rules_before[name], rule)
     kept = [name for name in rules_before if name in rules_after]
     if kept != [name for name in rules_after if name in rules_before]:
-        yield "the rules are tried in another order"
+        yield "the order of the rules differs"
 
 
 def _changed(prefix: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key):
-            yield f"{prefix}{key} was {value_text(before.get(key))}, is {value_text(after.get(key))}"
+            yield f"{prefix}{key}: {value_text(before.get(key))} -> {value_text(after.get(key))}"
 
 
 def as_value(each: ActivePolicy) -> dict[str, Any]:
-    """A policy in force as a JSON value."""
+    """Return a policy in force as a JSON value."""
     return {
         "from": optional_timestamp(each.since),
         "recorded": each.since is not None,
