@@ -321,8 +321,8 @@ SHORTEST_INTERRUPTION: Final = f"≥\u00a0{THRESHOLD_SECONDS:g}\u00a0s"
 def announced_duration(seconds: int | None) -> str:
     """Return the duration that Azure announces (`DurationInSeconds`; -1: unknown)."""
     if seconds is None or seconds < 0:
-        return "not announced by Azure"
-    return f"{'none' if seconds == 0 else span(seconds)} (announced by Azure)"
+        return UNKNOWN
+    return "none" if seconds == 0 else span(seconds)
 
 
 def starter_text(started_by: str | None, rule: str = "") -> str:

@@ -46,7 +46,7 @@ def test_most_severe_event_is_the_headline() -> None:
     assert terms(reboot)["Decision"] == (
         "Held: no rule matches: EventSource differs in user-initiated, EventType in short-freeze"
     )
-    assert terms(reboot)["Announced interruption"] == "not announced by Azure"
+    assert terms(reboot)["Announced interruption"] == "not known"
     assert terms(reboot)["Resources"] == "this VM, shop-web_1"
     assert "The document also contains 1 further event of other VMs." in page.text
 

@@ -179,7 +179,7 @@ _CONDITIONS: Final[Mapping[Reason, str]] = {
     Reason.NOT_PREPARED: "ready file exists",
     Reason.NOT_QUIET: "no other event started",
     Reason.TOO_MANY_RESOURCES: "within max_resources",
-    Reason.OUT_OF_HOURS: "within the rule's hours",
+    Reason.OUT_OF_HOURS: "within allowed hours",
     Reason.HELD: "hold file absent",
     Reason.OUTBOX_UNWRITABLE: "outbox writable",
     Reason.DRY_RUN: "mode allows sending",

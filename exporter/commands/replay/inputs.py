@@ -350,6 +350,6 @@ def scenario_plan(
     for approval in approvals:
         made += [entries.Steady(approval.at), entries.Posted(approval.at, approval.event_id, entries.ACCEPTED)]
     made.sort(key=lambda entry: _time_of(entry) or platform.start)  # stable: documents come before the POST
-    note = "the simulated Azure accepts the approvals of the rules" if approvals else "no event is approved"
+    note = "Azure accepts the approvals of the rules" if approvals else "no event is approved"
     title = f"scenario {scenario.name}: {scenario.description}"
-    return ReplayPlan(tuple(made), title, scenario.vms[0].name, (f"simulated: {note}",), scenario)
+    return ReplayPlan(tuple(made), title, scenario.vms[0].name, (f"simulation: {note}",), scenario)

@@ -59,7 +59,7 @@ class ReplayReport(Struct):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The kinds of records that differ from the recording: decisions of a policy not in force then, and its mode."""
+        """The kinds of records that differ from the recording: decisions of another policy, and its mode."""
         return (*OF_A_POLICY, RecordKind.AGENT_STARTED) if self.compared and self.given is not None else ()
 
     @property

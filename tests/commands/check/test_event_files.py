@@ -42,7 +42,10 @@ def test_missing_directory_is_a_warning(tmp_path: Path) -> None:
 def test_path_of_a_file_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     sentence_of(
-        findings_of(probe_event_files, settings_of(tmp_path / "file")), FAIL, "event_files", "not an accessible directory"
+        findings_of(probe_event_files, settings_of(tmp_path / "file")),
+        FAIL,
+        "event_files",
+        "not an accessible directory",
     )
 
 

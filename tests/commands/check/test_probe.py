@@ -60,8 +60,16 @@ def test_healthy_service_is_ok_and_gets_no_approval(service: MetadataService) ->
 @pytest.mark.parametrize(
     ("fault", "verdict", "words"),
     [
-        ("403", FAIL, "returned HTTP 403: if the VM uses the Metadata Security Protocol, add this program and its user"),
-        ("401", FAIL, "returned HTTP 401: if the VM uses the Metadata Security Protocol, add this program and its user"),
+        (
+            "403",
+            FAIL,
+            "returned HTTP 403: if the VM uses the Metadata Security Protocol, add this program and its user",
+        ),
+        (
+            "401",
+            FAIL,
+            "returned HTTP 401: if the VM uses the Metadata Security Protocol, add this program and its user",
+        ),
         ("html", FAIL, "returned an HTML page: exclude the metadata service from the proxy or service mesh"),
         ("redirect", FAIL, "returned a redirect (HTTP 302), which Azure never does: exclude the metadata service from"),
         ("empty", FAIL, "returned an invalid document"),
@@ -119,9 +127,7 @@ def test_rejection_keeps_its_remedy_despite_redaction() -> None:
 
 def test_rejected_api_version_is_reported_with_supported_versions(service: MetadataService) -> None:
     findings = findings_of(probe_metadata, settings_for(service.url, "--source.api-version=2031-01-01"))
-    sentence_of(
-        findings, FAIL, "metadata", "rejects api-version 2031-01-01", "set source.api_version", "2020-07-01"
-    )
+    sentence_of(findings, FAIL, "metadata", "rejects api-version 2031-01-01", "set source.api_version", "2020-07-01")
 
 
 def test_late_events_are_a_warning_with_identity_and_a_failure_without(service: MetadataService) -> None:

@@ -73,15 +73,16 @@ def test_working_event_hub_is_ok_and_receives_no_record(transport: str) -> None:
     """The link is opened, nothing is sent, and the connection is closed."""
     with Broker() as broker:
         findings = on(broker, None, f"--event-hubs.transport={transport}")
-        sentence_of(
-            findings, OK, "event_hubs", "allows sending to scheduled-events, 1048576 bytes", "nothing was sent"
-        )
+        sentence_of(findings, OK, "event_hubs", "allows sending to scheduled-events, 1048576 bytes", "nothing was sent")
         broker.wait_connections(0, 30)
 
 
 REFUSALS = {
     "cbs-refused": (FAIL, "rejects the key: copy the connection string again"),
-    "attach-refused:amqp:unauthorized-access": (FAIL, "from a policy of this namespace or event hub with the claim Send"),
+    "attach-refused:amqp:unauthorized-access": (
+        FAIL,
+        "from a policy of this namespace or event hub with the claim Send",
+    ),
     "attach-refused": (FAIL, "has no event hub scheduled-events: correct event_hubs.event_hub"),
     "attach-refused:com.microsoft:server-busy": (WARN, "is busy or has too many connections"),
     "attach-refused:com.microsoft:entity-disabled": (FAIL, "the event hub is disabled: enable it"),
@@ -118,7 +119,9 @@ def test_unreachable_namespace_is_reported_with_remedy_and_without_key() -> None
         findings = findings_of(probe_event_hubs, hubs(string, endpoint))
         sentence_of(findings, FAIL, "event_hubs", "refuses connections", "or set event_hubs.transport to websocket")
         findings = findings_of(probe_event_hubs, hubs(string, endpoint, "--event-hubs.transport=websocket"))
-        sentence_of(findings, FAIL, "event_hubs", "refuses connections", "(proxies set in the environment are not used)")
+        sentence_of(
+            findings, FAIL, "event_hubs", "refuses connections", "(proxies set in the environment are not used)"
+        )
         emulator = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
         findings = findings_of(probe_event_hubs, hubs(f"{emulator};EntityPath=hub"))
         sentence_of(findings, FAIL, "event_hubs", "start the emulator there")
@@ -276,7 +279,10 @@ def test_unreachable_collector_is_reported_with_its_remedy() -> None:
             "refuses connections: start the collector",
         )
     sentence_of(
-        findings_of(probe_otlp, otlp("http://no-such-host.invalid")), FAIL, "otlp", "no-such-host.invalid does not resolve"
+        findings_of(probe_otlp, otlp("http://no-such-host.invalid")),
+        FAIL,
+        "otlp",
+        "no-such-host.invalid does not resolve",
     )
     with Receiver() as receiver:
         sentence_of(

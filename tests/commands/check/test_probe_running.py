@@ -104,9 +104,7 @@ def test_different_rules_are_reported(tmp_path: Path) -> None:
     with agent(*flags, f"--config.file={file}") as (_, address):
         same, others = probed(address, *flags, f"--config.file={file}"), probed(address, *flags)
     assert [finding.topic for finding in same] == ["web", "agent"]
-    assert others[2].sentence == (
-        "the running agent has different approval.rules: restart it to apply these settings"
-    )
+    assert others[2].sentence == ("the running agent has different approval.rules: restart it to apply these settings")
 
 
 def test_file_that_agent_and_command_see_differently_is_a_failure(tmp_path: Path, service: MetadataService) -> None:

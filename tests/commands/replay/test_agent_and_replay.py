@@ -1,4 +1,4 @@
-"""`replay` of an agent's recording gives what the agent recorded: the same function, over the same observations."""
+"""`replay` of an agent's recording yields the agent's records: the same functions, with the same observations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.effort import LONG, MEMORY, Tried, examples
 OTHER: Final = "web-2"
 TAGS: Final = ("owner", "Environment")
 POLL_SECONDS: Final = 0.97
-"""No limit of the policy is a multiple of it: on which side of one a poll lies depends on no rounding."""
+"""No limit of the policy is a multiple of it, so that rounding doesn't matter."""
 IDS: Final = ("aaaa", "bbbb", "cccc")
 RESOURCES: Final[tuple[Any, ...]] = ([NAME], [NAME], [OTHER], [NAME, OTHER], [OTHER, NAME], NAME)
 POSTS: Final = {
@@ -40,7 +40,7 @@ RULES: Final = (
     (Rule("minute", ("Reboot", "Freeze"), hours=hours("14:14-14:15"), settle=5.0), *DEFAULT_RULES),
     (Rule("far", ("Reboot", "Freeze"), hours=hours("20:00-18:15", timezone="Asia/Kathmandu"), max_resources=1),),
 )
-"""The world begins at 14:13:20 UTC, twenty seconds after 19:58 in Kathmandu."""
+"""The scenarios begin at 14:13:20 UTC, twenty seconds after 19:58 in Kathmandu."""
 NO_DOCUMENTS: Final = (b'{"error": "busy"}', b'{"error": "still busy"}', b'{"Events": []}', b"{")
 STEPS: Final = st.one_of(
     st.tuples(
@@ -73,7 +73,7 @@ STEPS: Final = st.one_of(
 
 
 def policies(folder: Path) -> list[Policy]:
-    """Policies that ask for files, time and quiet, beside the default one."""
+    """Return the default policy and others with files, times, and `when_quiet`."""
     asking = (
         Rule("prepared", ("Reboot",), require_file=str(folder / "ready-{event_id}")),
         Rule("settled", ("Freeze",), settle=6.0, when_quiet=True),
@@ -91,7 +91,7 @@ def policies(folder: Path) -> list[Policy]:
 
 
 class Life:
-    """One agent with its recording, and the document that its source shows."""
+    """One agent with its recording, and the document of its source."""
 
     def __init__(self, folder: Path, policy: Policy, name: str) -> None:
         vm = Vm(name=name, id=VM.id, tags=unknown_tags(TAGS)) if name else Vm(tags=unknown_tags(TAGS))
@@ -121,7 +121,7 @@ class Life:
         self.environment.identity = VmIdentity(Vm(name=name, id=VM.id, tags=self.environment.identity.vm.tags))
 
     def is_tagged(self, *tags: str) -> None:
-        """Its tags arrive, or change."""
+        """Set or change its tags."""
         self.environment.identity = replace(
             self.environment.identity, vm=replace(self.environment.identity.vm, tags=(*zip(TAGS, tags, strict=True),))
         )
@@ -152,7 +152,7 @@ class Life:
         self.environment.observed_interruptions.append(Interruption(kind, seconds, self.environment.clock.instant()))
 
     def has_just_stood_still(self, kind: InterruptionKind, seconds: float) -> None:
-        """It is noticed when the next document is read."""
+        """Add an interruption that is noticed with the next document."""
         if kind is InterruptionKind.CLOCK_STEP:
             self.environment.clock.wall += seconds
         else:
@@ -201,12 +201,12 @@ class Life:
         self.environment.see(document(self.number, *self.items.values()), 2)
 
     def recorded(self) -> list[Path]:
-        """The recording, in the one file that it is."""
+        """Return the recording as one file."""
         self.environment.close_recording()
         return [self.folder / "recording"]
 
     def rotated(self, max_bytes: int = 3000) -> list[Path]:
-        """The same lines in many small files, as they are written where there is little room."""
+        """Return the same lines in many small files, as with a small size limit."""
         folder = self.folder / f"rotated-{max_bytes}"
         files = RecordingFiles(folder / "recording", max_bytes, 500)
         for text in (self.folder / "recording").read_bytes().splitlines():
@@ -217,7 +217,7 @@ class Life:
         return [*folder.iterdir()]
 
     def replayed(self, paths: Iterable[Path]) -> list[Record]:
-        """The records of a replay that knows no policy but those of the recording."""
+        """Return the records of a replay with the recorded policies only."""
         given = [read_input(str(path), None) for path in paths]
         (plan,) = replay_plans(given, POLL_SECONDS, self.environment.clock.utc())
         options = ReplayOptions(Policy(Mode.OFF, rules=()), POLL_SECONDS, as_found, use_recorded_policy=True)
@@ -225,16 +225,15 @@ class Life:
 
 
 def as_found(_: Policy, paths: Iterable[str], found: Mapping[str, Presence]) -> dict[str, Presence]:
-    """The presence of files as the recording has it, and of no other."""
+    """Return the recorded presence of files; unknown for others."""
     return {path: found.get(path, Presence.UNKNOWN) for path in paths}
 
 
 def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """Kind, subject, severity and content of each record, in order.
+    """Return kind, subject, severity, and content of each record, in order.
 
-    Left out: ids, which derive from a birth that no recording has; what an unanswered POST said, which the recording
-    keeps as a word alone; and spans that include time in which nobody polled, of which the disk knows up to a minute
-    less than the recording.
+    Omitted are ids, which depend on a birth that isn't recorded; errors of unanswered POSTs, of which only the reason
+    is recorded; and durations over polling gaps, which differ by up to a minute between disk and recording.
     """
     found = []
     for record in records:
@@ -255,8 +254,7 @@ def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 def test_replay_of_a_recording_gives_the_records_of_the_agent(
     name: str, number: int, steps: list[tuple[Any, ...]]
 ) -> None:
-    """Whatever the source, the VM, the POSTs, the policy's files and the process do: record by record, decisions
-    included, by the policies that the recording holds."""
+    """Records and decisions agree for random events, VMs, POSTs, files, and restarts, with the recorded policies."""
     Tried.example(steps=len(steps))
     with tempfile.TemporaryDirectory(prefix="azse-replay-", dir=MEMORY) as folder:
         life = Life(Path(folder), policies(Path(folder))[number], name)
@@ -264,7 +262,7 @@ def test_replay_of_a_recording_gives_the_records_of_the_agent(
             life.step("waits", 1.0)
             for step in steps:
                 life.step(*step)
-            life.step("fills_its_disk", False)  # what it has in memory alone is nowhere to be compared with
+            life.step("fills_its_disk", False)  # records that are only in memory can't be compared
             life.environment.stop()
             recorded = compared(life.environment.records())
             assert compared(life.replayed(life.recorded())) == recorded
@@ -293,10 +291,10 @@ CRASHES: Final = ("restarts", False, "boot-2")
         ([FULL_DISK, SHOWS, ("goes", "aaaa"), FREE_DISK], ["outbox-unwritable"]),
     ],
 )
-def test_replay_holds_what_the_agent_held_while_its_outbox_could_not_be_written(
+def test_replay_holds_events_while_the_outbox_is_unwritable(
     tmp_path: Path, steps: list[tuple[Any, ...]], reasons: list[str | None]
 ) -> None:
-    """And loses what the agent had in memory alone when it died: with one file, and with many, each also by itself."""
+    """It also loses records that a crashed agent had only in memory: with one file, and with many."""
     life = Life(tmp_path, Policy(Mode.ENFORCE), NAME)
     try:
         for step in [("waits", 1.0), *steps, ("waits", 3.0)]:
@@ -316,8 +314,8 @@ def test_replay_holds_what_the_agent_held_while_its_outbox_could_not_be_written(
         life.environment.__exit__()
 
 
-def test_a_file_in_the_middle_of_a_full_disk_holds_by_itself(tmp_path: Path) -> None:
-    """It begins with the outbox as it was."""
+def test_single_file_of_a_full_disk_holds_events(tmp_path: Path) -> None:
+    """Each file begins with the state of the outbox."""
     lines = [
         {"at": "2026-03-02T09:00:00Z", "vm": {"name": NAME}},
         {"at": "2026-03-02T09:00:00Z", "outbox": "unwritable"},

@@ -1,4 +1,4 @@
-"""The command `replay`: recordings, documents and scenarios through the same core, and why."""
+"""The command `replay`: recordings, documents, and scenarios, with decisions and their checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLICY = policy_values(Policy())
 def run(
     *words: str, standard_input: bytes | None = b"", environ: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Exit code and what was printed on both streams; without a standard input that is closed."""
+    """Return the exit code and both outputs; `standard_input` None: it is closed."""
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args(words)
@@ -52,7 +52,7 @@ def run(
 
 
 def as_json(*words: str, standard_input: bytes = b"") -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records and the last object of `--format json`."""
+    """Return the records and the last object of `--format json`."""
     code, out, _ = run("--format=json", *words, standard_input=standard_input)
     assert code == 0
     *records, last = map(json.loads, out.splitlines())
@@ -82,7 +82,7 @@ def after(seconds: float) -> str:
 
 
 def read(seconds: float, number: int, *events: dict[str, Any]) -> dict[str, Any]:
-    """A line of a recording."""
+    """Return a line of a recording."""
     return {"read_at": after(seconds), "body": body(number, *events).decode()}
 
 
@@ -91,10 +91,10 @@ def read(seconds: float, number: int, *events: dict[str, Any]) -> dict[str, Any]
 
 @pytest.mark.parametrize("mode", ["dry-run", "enforce"])
 @pytest.mark.parametrize("name", scenario.names())
-def test_the_story_of_each_scenario_is_golden(name: str, mode: str) -> None:
-    """Timeline, summaries and decisions of every simulator story, as they were reviewed, with and without approvals.
+def test_output_for_each_scenario_is_golden(name: str, mode: str) -> None:
+    """Timeline, summaries, and decisions of every scenario, with and without approvals.
 
-    With them also the events of neighbours are told. `UPDATE_GOLDEN=1` writes the files anew, to be reviewed as a diff.
+    With approvals, events of other VMs are recorded too. `UPDATE_GOLDEN=1` writes the files, for review as a diff.
     """
     scope = "all" if mode == "enforce" else "own"
     code, out, err = run(name, "--approval.mode", mode, "--records.scope", scope)
@@ -108,8 +108,8 @@ def test_the_story_of_each_scenario_is_golden(name: str, mode: str) -> None:
 # -- inputs
 
 
-def test_one_pretty_printed_document_is_explained() -> None:
-    """A document that somebody pasted is decided as the VM that was named, rule by rule."""
+def test_pasted_document_is_explained_rule_by_rule() -> None:
+    """A pretty-printed document, decided as the VM in --vm."""
     text = json.dumps(a_document(7, an_event()), indent=2).encode()
     records, last = as_json("-", "--vm", "VM-1", standard_input=text)
     assert [record["type"].split(".")[1] for record in records] == ["scheduled", "approval"]
@@ -125,8 +125,8 @@ def test_one_pretty_printed_document_is_explained() -> None:
     ]
 
 
-def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> None:
-    """Lines that are no document are reported with their number, and the rest is replayed."""
+def test_json_lines_are_one_poll_apart_and_invalid_lines_are_named(tmp_path: Path) -> None:
+    """Invalid lines are reported with their number, and the others are replayed."""
     path = tmp_path / "documents.jsonl"
     broken = b'{"DocumentIncarnation": 2'
     path.write_bytes(lines(a_document(1), b"", broken, a_document(2, an_event()), {"Events": []}, a_document(3)))
@@ -138,8 +138,8 @@ def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> 
     assert [record["type"] for record in records][-1] == "azure_scheduled_event.canceled.v1"
 
 
-def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
-    """A document from the past is told as of when it was announced; one of the future as read now."""
+def test_assumed_times_are_reported() -> None:
+    """A past document gets the time of its announcement; a future one is read now."""
     past = body(1, an_event(NotBefore="Mon, 02 Mar 2026 09:15:00 GMT"))
     future = body(1, an_event())
     for text, words, time in (
@@ -152,8 +152,8 @@ def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
         assert f"\n{time}     vm-1  scheduled" in out
 
 
-def test_the_files_of_a_recording_are_put_in_order(tmp_path: Path) -> None:
-    """PATH is the newest and PATH.1 older; named in any order they are one story."""
+def test_files_of_a_recording_are_sorted(tmp_path: Path) -> None:
+    """PATH is newer than PATH.1, in any order of the arguments."""
     (tmp_path / "rec").write_bytes(lines(read(10, 2, an_event()), {"read_at": after(20), "same": 10}, read(21, 3)))
     (tmp_path / "rec.1").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
     records, last = as_json(str(tmp_path / "rec"), str(tmp_path / "rec.1"), "--vm", "vm-1")
@@ -162,8 +162,8 @@ def test_the_files_of_a_recording_are_put_in_order(tmp_path: Path) -> None:
     assert records[-1]["type"] == "azure_scheduled_event.canceled.v1"
 
 
-def test_an_empty_file_leaves_the_others_in_order(tmp_path: Path) -> None:
-    """A file that was begun when the disk was full has no time, and no place among the others."""
+def test_empty_file_does_not_change_the_order(tmp_path: Path) -> None:
+    """A file that was created on a full disk has no times."""
     (tmp_path / "rec").write_bytes(b"")
     (tmp_path / "rec.1").write_bytes(lines(read(10, 2, an_event())))
     (tmp_path / "rec.2").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
@@ -177,8 +177,8 @@ def test_an_empty_file_leaves_the_others_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e300", "-1e300", "1e12", "NaN", '"5"'])
-def test_an_interruption_out_of_the_calendar_is_no_line_of_a_recording(seconds: str) -> None:
-    """A clock can't have been set by more than there is time: the line is named, and the rest is told."""
+def test_interruption_out_of_range_is_rejected(seconds: str) -> None:
+    """The line is rejected, and the others are replayed."""
     text = b'{"at": "%s", "interruption": {"kind": "clock_step", "seconds": %s}}\n'
     line = text % (after(2).encode(), seconds.encode())
     _, last = as_json("-", standard_input=lines(read(0, 1, an_event())) + line + lines(read(5, 2)))
@@ -209,8 +209,8 @@ def test_an_interruption_out_of_the_calendar_is_no_line_of_a_recording(seconds: 
     ],
     ids=range(18),
 )
-def test_hostile_input_is_a_sentence_and_1(content: bytes) -> None:
-    """Nothing that a file holds ends in a traceback; without one document the exit code is 1."""
+def test_hostile_input_is_an_error_with_exit_code_1(content: bytes) -> None:
+    """No content causes a traceback; without a document the exit code is 1."""
     code, out, err = run("-", standard_input=content)
     assert code == 1
     assert out or err
@@ -220,7 +220,7 @@ def test_hostile_input_is_a_sentence_and_1(content: bytes) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(list(range(14))), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Random) -> None:
-    """Lines of every kind in any order, with times that go back and forth, never raise."""
+    """Lines of every kind in any order, with any times, raise no error."""
     at = after(chance.uniform(-1e6, 1e6))
     choices: list[object] = [
         a_document(chance.randrange(5), an_event(EventStatus=chance.choice(["Scheduled", "Started", "?"]))),
@@ -247,8 +247,8 @@ def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Rando
         json.loads(text)
 
 
-def test_a_missing_file_is_1_and_the_others_are_still_told(tmp_path: Path) -> None:
-    """What can't be read is named on standard error; what can is replayed."""
+def test_missing_file_is_1_and_the_others_are_replayed(tmp_path: Path) -> None:
+    """An unreadable file is named on standard error."""
     code, out, err = run(str(tmp_path / "nothing"), "quiet")
     assert code == 1
     assert "nothing: No such file or directory" in err
@@ -258,8 +258,8 @@ def test_a_missing_file_is_1_and_the_others_are_still_told(tmp_path: Path) -> No
     assert str(tmp_path) in err
 
 
-def test_bad_usage_is_2() -> None:
-    """A value that can't be is said before anything is read."""
+def test_invalid_usage_is_2() -> None:
+    """The error comes before any input is read."""
     for words in ([], ["-", "--assume-files", "perhaps"], ["-", "--nonsense"]):
         with pytest.raises(SystemExit) as caught:
             run(*words)
@@ -269,16 +269,16 @@ def test_bad_usage_is_2() -> None:
 # -- identity
 
 
-def test_an_unknown_name_is_held_with_a_hint() -> None:
-    """Without a name nothing is approvable, and the names that could be meant are listed."""
+def test_unknown_name_is_held_with_a_hint() -> None:
+    """Without a name every event is held; the hint lists the names in the documents."""
     code, out, _ = run("-", standard_input=body(1, an_event()))
     assert code == 0
     assert "hold identity-unknown" in out
-    assert "give --vm; the documents name vm-1, vm-2" in out
+    assert "set --vm; the documents name vm-1, vm-2" in out
 
 
-def test_the_name_comes_from_flag_settings_recording_and_scenario_in_that_order() -> None:
-    """The flag settles it; settings that contradict the recording are the conflict that they were live."""
+def test_name_comes_from_flag_settings_recording_and_scenario_in_this_order() -> None:
+    """Settings that contradict the recording are a conflict, as for the agent."""
     recording = lines({"at": after(0), "vm": {"name": "vm-2", "id": "i"}}, read(0, 1, an_event()))
     reasons = []
     for words in (["--vm", "vm-1"], ["--source.vm-name", "vm-1"], []):
@@ -287,11 +287,11 @@ def test_the_name_comes_from_flag_settings_recording_and_scenario_in_that_order(
     assert reasons == [("vm-1", "dry-run"), ("vm-1", "identity-conflict"), ("vm-2", "not-leader")]
 
 
-# -- time and what was done
+# -- times, approvals, and interruptions
 
 
 def test_settle_and_takeover_follow_the_recorded_times(tmp_path: Path) -> None:
-    """Decisions that wait for time fall at the moment at which it is over; after a long gap it begins anew."""
+    """A decision that waits is made when the time has elapsed; a long gap restarts it."""
     config = tmp_path / "config.toml"
     config.write_text('[approval]\nrules = [{ name = "calm", event_type = ["Freeze"], settle = "30s" }]\n')
     same = {"read_at": after(20), "same": 20}
@@ -310,8 +310,8 @@ def test_settle_and_takeover_follow_the_recorded_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("assumed", "reason"), [("found", "dry-run"), ("absent", "not-prepared"), ("look", "dry-run")])
-def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, reason: str) -> None:
-    """What the policy would look at is assumed, or really looked at, and the output says which."""
+def test_assume_files_sets_the_presence_of_files(tmp_path: Path, assumed: str, reason: str) -> None:
+    """The presence is assumed or really checked, and a note contains the choice."""
     (tmp_path / "ready").touch()
     config = tmp_path / "config.toml"
     rule = f"{{ name = 'r', event_type = ['Freeze'], require_file = '{tmp_path / 'ready'}' }}"
@@ -322,8 +322,8 @@ def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, r
     assert f"(--assume-files {assumed})" in last["notes"][-1]
 
 
-def test_gaps_and_outages_are_told_as_the_agent_tells_them() -> None:
-    """A failure of 10 s and more is a record; an event that went meanwhile has ended, not been canceled."""
+def test_outage_is_recorded_as_by_the_agent() -> None:
+    """An outage of at least 10 s is recorded; an event that disappears in it has ended, not been canceled."""
     recording = lines(
         read(0, 1, an_event()),
         {"read_at": after(5), "same": 5},
@@ -342,8 +342,8 @@ def test_gaps_and_outages_are_told_as_the_agent_tells_them() -> None:
 
 
 @pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, -2.0, 0.0, 2.0, 9.0, 30.0, 86_400.0])
-def test_spans_are_those_of_the_clock_that_cannot_be_set(step: float) -> None:
-    """A recording notes how the clock was set: what the agent told of its time is told again."""
+def test_durations_follow_the_monotonic_clock(step: float) -> None:
+    """A recording contains the steps of the wall clock, so durations are those of the agent."""
     started = an_event(EventStatus="Started", NotBefore="")
     noted = [{"at": after(27.6 + step), "interruption": {"kind": "clock_step", "seconds": step}}] if step else []
     kept = -2 < step <= 2
@@ -371,8 +371,8 @@ def test_spans_are_those_of_the_clock_that_cannot_be_set(step: float) -> None:
 
 
 @pytest.mark.parametrize(("step", "known"), [(-3600.0, None), (0.0, 60.0)])
-def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: float | None) -> None:
-    """Another process has only the time of day; where that went back, spans are not known."""
+def test_durations_over_a_restart_follow_the_wall_clock(step: float, known: float | None) -> None:
+    """If the wall clock was set back, they are unknown."""
     started = an_event(EventStatus="Started", NotBefore="")
     recording = lines(
         {"at": after(0), "began": {"boot": "one", "policy": POLICY}},
@@ -386,8 +386,8 @@ def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: f
     assert records[-1]["data"]["summary"]["gap_seconds"] == known
 
 
-def test_what_the_agent_did_and_felt_is_in_the_summary() -> None:
-    """Recorded approvals, a reboot of the VM and interruptions are told as they were, whatever the policy given now."""
+def test_recorded_approvals_and_interruptions_are_in_the_summary() -> None:
+    """Approvals, a reboot of the VM, and interruptions come from the recording, whatever the policy given now."""
     started = an_event(EventStatus="Started", NotBefore="")
     recording = lines(
         {"at": after(0), "began": {"boot": "one", "policy": POLICY}},
@@ -423,9 +423,8 @@ def test_what_the_agent_did_and_felt_is_in_the_summary() -> None:
 # -- the hours of a rule
 
 
-def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path) -> None:
-    """Ten days in which nothing changed but the time, over the night on which clocks are set forward: the rule's hours
-    open and close at the times of its zone, and each answer tells until when."""
+def test_decisions_change_at_every_edge_of_the_hours(tmp_path: Path) -> None:
+    """In ten unchanged days with a DST change, the rule's hours open and close at the times of its zone."""
     config = tmp_path / "agent.toml"
     config.write_text(
         '[approval]\nmode = "enforce"\nrules = [{ name = "nights", event_type = ["Reboot"], '
@@ -461,11 +460,11 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
         },
     ]
     _, out, _ = run("-", "--config.file", str(config), standard_input=recording)
-    assert "hold out-of-hours: it is outside the rule's hours (rule nights)" in out
-    assert "is it within the hours  yes         within 22:00-05:00 in Europe/Berlin until Sat 2026-03-28" in out
+    assert "hold out-of-hours: it is outside of the rule's hours (rule nights)" in out
+    assert "within allowed hours    yes         within 22:00-05:00 in Europe/Berlin until Sat 2026-03-28" in out
 
 
-def test_a_line_that_says_any_time_is_replayed_in_a_bounded_number_of_steps(tmp_path: Path) -> None:
+def test_line_far_in_the_future_takes_a_bounded_number_of_steps(tmp_path: Path) -> None:
     """Until 2200 the hours of a rule open 60,000 times."""
     config = tmp_path / "agent.toml"
     config.write_text('[approval]\nrules = [{ name = "nights", event_type = ["Reboot"], between = "22:00-05:00" }]\n')
@@ -484,13 +483,13 @@ def test_a_line_that_says_any_time_is_replayed_in_a_bounded_number_of_steps(tmp_
     assert 100 < len(asked) < 2000
 
 
-# -- the policy explains itself
+# -- explanations
 
 
 @settings(max_examples=200, deadline=None)
 @given(chance=st.randoms(use_true_random=False))
-def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: random.Random) -> None:
-    """`explain` decides as `decide` does, and the first condition that is not met is the reason that was given."""
+def test_explanation_agrees_with_the_decision(chance: random.Random) -> None:
+    """`explain` and `decide` agree, and the first condition that isn't met is the reason."""
 
     def some(values: Iterable[Any]) -> Any:
         return chance.choice(list(values))

@@ -1,4 +1,4 @@
-"""Which policy decides in a replay, and what another one would have decided: `then` and `now`."""
+"""The policy that decides in a replay, and the comparison with another one: `then` and `now`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from exporter.config.load import ConfigError, load, policy_values
 from exporter.core.policy import Mode, Policy, Rule
 from exporter.core.records import timestamp
 from tests.support.agent_environment import FREEZE, AgentEnvironment, document, event, started
+from tests.support.lines import rejoined
 from tests.support.recordings import NAME, Recording, recorded_days
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
@@ -30,7 +31,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def run(*words: str | Path, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Exit code and output."""
+    """Return the exit code and the output."""
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args([str(word) for word in words])
@@ -42,7 +43,7 @@ def run(*words: str | Path, environ: Mapping[str, str] | None = None) -> tuple[i
 def as_json(
     *words: str | Path, environ: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records and the last object."""
+    """Return the records and the last object."""
     code, out = run(*words, "--format=json", environ=environ)
     assert code == 0
     *records, last = map(json.loads, out.splitlines())
@@ -50,7 +51,7 @@ def as_json(
 
 
 def reviewed(recording: Recording, text: str) -> dict[str, Any]:
-    """The last object of a replay of the recording with a policy file of this text."""
+    """Return the last object of a replay of the recording with a policy file of this text."""
     recording.close()
     path = recording.path.parent / "policy.toml"
     path.write_text(text, encoding="utf-8")
@@ -62,7 +63,7 @@ def rule(text: str, mode: str = "enforce") -> str:
 
 
 def moments(last: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
-    """Verdict, reason and mode of each decision of the story."""
+    """Return verdict, reason, and mode of each decision."""
     return [(m["verdict"], m["reason"], m["mode"]) for item in last["decisions"] for m in item["moments"]]
 
 
@@ -80,12 +81,11 @@ def recording(tmp_path: Path) -> Recording:
     return Recording(tmp_path / "rec")
 
 
-# -- by the policy in force then
+# -- with the policy in force then
 
 
 def test_replay_uses_the_recorded_policy_record_by_record(tmp_path: Path) -> None:
-    """The very bytes of every record of the agent, its own rules and the files that it looked at included, also over a
-    restart with another policy, and whatever the defaults are."""
+    """Every record is identical to the agent's, with its own rules and files, also after a restart with another policy."""
     rules = (
         Rule("user", ("Reboot",), ("User",)),
         Rule("prepared", ("Freeze",), settle=5.0, require_file=str(tmp_path / "ready-{event_id}")),
@@ -119,12 +119,12 @@ def test_replay_uses_the_recorded_policy_record_by_record(tmp_path: Path) -> Non
     assert last["then"][0]["policy"] == policy_values(Policy(Mode.ENFORCE, rules=rules))
     assert (last["now"], last["summary"], last["differences"]) == (None, None, None)
     text = run(tmp_path / "rec")[1]
-    assert "decided as then by 2 policies in turn" in text
+    assert "with the 2 recorded policies" in text
     assert "mode enforce, coordination leader, rules user, prepared)" in text
 
 
 def test_single_file_is_replayed_with_its_first_policy(recording: Recording) -> None:
-    """The newest of several, of which the one with the start of the agent is lost."""
+    """The newest of several files, without the one that contains the start of the agent."""
     recording.max_bytes = 0
     recording = Recording(recording.path, max_bytes=64 << 10)
     recording.began(Policy(Mode.ENFORCE, rules=()))
@@ -137,7 +137,7 @@ def test_single_file_is_replayed_with_its_first_policy(recording: Recording) -> 
 
 
 def test_recording_without_a_policy_is_replayed_with_the_settings(recording: Recording) -> None:
-    """Documents that no agent recorded."""
+    """The documents don't come from an agent."""
     recording.known()
     freeze(recording, duration=5)
     recording.close()
@@ -148,8 +148,7 @@ def test_recording_without_a_policy_is_replayed_with_the_settings(recording: Rec
 
 
 def test_unreadable_policy_is_reported_and_decides_nothing(recording: Recording) -> None:
-    """A later version wrote an unknown condition. Neither its other rules nor the settings replace it; the events and
-    the approvals that were sent are still shown."""
+    """A later version wrote an unknown condition: no other policy replaces it, but events and approvals are shown."""
     values = policy_values(ENFORCE)
     values["rules"][1]["only_while"] = "the moon is full"
     recording.line(at=recording.at.isoformat(), began={"version": "99.0.0", "boot": "b", "policy": values})
@@ -166,7 +165,7 @@ def test_unreadable_policy_is_reported_and_decides_nothing(recording: Recording)
     assert records[0]["data"]["mode"] == "enforce"
     assert last["decisions"] == []
     (note,) = last["notes"]
-    assert "can't be read by this version" in note
+    assert "this version can't read the policy" in note
     assert "only_while" in note
     assert "only_while" in run(recording.path)[1]
     (difference,) = reviewed(recording, rule('event_type = ["Freeze"]'))["differences"]
@@ -175,9 +174,7 @@ def test_unreadable_policy_is_reported_and_decides_nothing(recording: Recording)
 
 
 @pytest.mark.parametrize("given", ["flag", "environment", "file"])
-def test_settings_that_say_anything_of_approvals_decide_and_are_compared(
-    recording: Recording, tmp_path: Path, given: str
-) -> None:
+def test_approval_settings_decide_and_are_compared(recording: Recording, tmp_path: Path, given: str) -> None:
     """Settings in a flag, a variable, or the file, even defaults, decide the replay and are compared."""
     recording.began(Policy(Mode.ENFORCE, rules=()))
     freeze(recording, duration=5)
@@ -192,11 +189,13 @@ def test_settings_that_say_anything_of_approvals_decide_and_are_compared(
     assert last["now"]["file"] == str(config)
     out = run(recording.path, "--config.file", config, *words, environ=environ)[1]
     assert "approval.decided" in out
-    assert "1 event in 3 min 2 s: 0 decided alike, 1 would also be approved (by short-freeze)." in out
+    assert "1 event in 3 min 2 s: 0 with the same decision, 1 would also be approved (by short-freeze)." in rejoined(
+        out
+    )
 
 
-def test_settings_of_other_sections_leave_the_decisions_as_they_were(recording: Recording) -> None:
-    """The VM's name is another question."""
+def test_settings_of_other_sections_do_not_change_decisions(recording: Recording) -> None:
+    """For example the VM's name."""
     recording.began(Policy(Mode.ENFORCE, rules=()))
     freeze(recording, duration=5)
     recording.close()
@@ -263,7 +262,7 @@ def test_settings_of_other_sections_leave_the_decisions_as_they_were(recording: 
     ],
     ids=["approved", "approved-enforced", "held", "held-by-time", "later", "earlier", "rule", "reason", "off"],
 )
-def test_each_kind_of_difference(  # noqa: PLR0917  # the columns of the table above
+def test_each_kind_of_difference_is_reported(  # noqa: PLR0917  # the columns of the table above
     recording: Recording,
     then: Policy,
     policy: str,
@@ -272,7 +271,7 @@ def test_each_kind_of_difference(  # noqa: PLR0917  # the columns of the table a
     seconds: float | None,
     reasons: tuple[str | None, str | None],
 ) -> None:
-    """What was decided then, what would be now, by how much later, and the count of its kind."""
+    """The difference contains both decisions and the delay, and the summary counts its kind."""
     recording.began(then)
     freeze(recording, length)
     last = reviewed(recording, policy)
@@ -289,8 +288,8 @@ def test_each_kind_of_difference(  # noqa: PLR0917  # the columns of the table a
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("before", Mode)
-def test_the_mode_alone_is_a_line_and_no_difference(recording: Recording, before: Mode, mode: Mode) -> None:
-    """What dry-run would have approved was decided alike; only of `off` nothing is known but that it held."""
+def test_modes_are_noted_and_not_compared(recording: Recording, before: Mode, mode: Mode) -> None:
+    """An approval in dry-run counts as the same decision; in mode off, only holds are known."""
     recording.began(Policy(before))
     freeze(recording, duration=5)
     recording.event("B" * 8, "Reboot")
@@ -299,12 +298,11 @@ def test_the_mode_alone_is_a_line_and_no_difference(recording: Recording, before
     one_off = (before is Mode.OFF) != (mode is Mode.OFF)
     assert len(last["differences"]) == one_off
     assert last["summary"]["alike"] == 2 - one_off
-    assert sum(note.startswith("The mode is not compared") for note in last["notes"]) == (before is not mode)
+    assert sum(note.startswith("Modes are not compared") for note in last["notes"]) == (before is not mode)
 
 
 def test_sent_approvals_are_shown_and_others_are_not_assumed(recording: Recording) -> None:
-    """An approval that was sent ends the event: what another policy would have done later is assumed, and said to be,
-    or not known."""
+    """An approval that was sent changes the event: later decisions of another policy are predictions, marked so."""
     recording.began(Policy(Mode.ENFORCE, rules=(Rule("r", ("Freeze", "Reboot")),)))
     recording.event(ID, "Freeze")
     recording.sent(ID)
@@ -324,15 +322,15 @@ def test_sent_approvals_are_shown_and_others_are_not_assumed(recording: Recordin
     assert [(post["status"], post["at"] is not None) for post in later["sent"]] == [(200, True)]
     assert (reboot["kind"], reboot["now"]["reason"]) == ("held", "no-rule")
     assert [post["status"] for post in reboot["sent"]] == [503, 200]
-    assert "What an event for which an approval was sent would have become without it is not known." in last["notes"]
+    assert "If an approval was sent, the course of the event without it is unknown." in last["notes"]
     out = run(*recording.paths, "--policy", recording.path.parent / "policy.toml")[1]
-    assert "30 s later, had nothing been sent, and had it stayed as it was" in out
-    assert "sent  2026-03-01 00:00:01Z, answered 200 at 2026-03-01 00:00:01Z" in out
+    assert "30 s later, assuming that no approval was sent and the event stayed unchanged" in out
+    assert "sent  2026-03-01 00:00:01Z, HTTP 200 at 2026-03-01 00:00:01Z" in out
     assert ", 2 times until " in out
 
 
-def test_a_time_before_not_before_is_not_assumed_where_it_comes_too_late(recording: Recording) -> None:
-    """Azure starts the event at its NotBefore, 15 minutes after it was announced."""
+def test_approval_after_not_before_is_not_predicted(recording: Recording) -> None:
+    """Azure starts the event at its NotBefore, 15 minutes after the announcement."""
     recording.began(Policy(Mode.ENFORCE, rules=(Rule("r", ("Freeze",)),)))
     recording.event(ID, "Freeze")
     recording.sent(ID)
@@ -341,8 +339,8 @@ def test_a_time_before_not_before_is_not_assumed_where_it_comes_too_late(recordi
     assert (difference["kind"], difference["now"]["reason"]) == ("held", "settling")
 
 
-def test_the_same_policy_decides_alike(recording: Recording) -> None:
-    """Whatever was sent: no difference, over restarts and outages too."""
+def test_same_policy_makes_the_same_decisions(recording: Recording) -> None:
+    """Also with approvals, restarts, and outages."""
     recording.began(ENFORCE)
     freeze(recording, duration=5)
     recording.fail(MINUTE)
@@ -356,7 +354,7 @@ def test_the_same_policy_decides_alike(recording: Recording) -> None:
 
 
 def test_events_of_other_vms_are_not_compared(recording: Recording) -> None:
-    """They are counted by themselves: in a scale set every VM reads all of them."""
+    """They are counted separately: in a scale set every VM reads the events of all."""
     recording.began(DRY_RUN)
     recording.event(ID, "Reboot", "User", -1, "web-2")
     recording.event("B" * 8, "Reboot", "User", -1, "web-2", NAME)
@@ -365,35 +363,35 @@ def test_events_of_other_vms_are_not_compared(recording: Recording) -> None:
     assert (last["summary"]["events"], last["summary"]["events_of_others"]) == (1, 1)
 
 
-def test_without_a_recorded_policy_then_is_that_of_the_settings(recording: Recording) -> None:
-    """And it is said; with settings of the command line it is theirs."""
+def test_without_a_recorded_policy_the_settings_are_then(recording: Recording) -> None:
+    """A note reports it."""
     recording.known()
     freeze(recording)
     policy = rule('event_type = ["Freeze"]')
     last = reviewed(recording, policy)
     assert [each["kind"] for each in last["differences"]] == ["approved"]
     assert [(each["from"], each["recorded"]) for each in last["then"]] == [(None, False)]
-    assert any("told by the policy of the settings" in note for note in last["notes"])
+    assert any("those of the policy in the settings" in note for note in last["notes"])
     path = recording.path.parent / "policy.toml"
     assert as_json(recording.path, "--policy", path, "--config.file", path)[1]["differences"] == []
 
 
 def test_unrecorded_files_are_assumed_and_reported(recording: Recording) -> None:
-    """Of another rule's files the recording says nothing; --assume-files does."""
+    """The recording doesn't contain files of other rules; --assume-files sets their presence."""
     recording.began(DRY_RUN)
     freeze(recording)
     other = recording.path.parent / "other-{event_id}"
     policy = rule(f"event_type = ['Freeze'], require_file = '{other}'")
     last = reviewed(recording, policy)
     assert [each["kind"] for each in last["differences"]] == ["approved"]
-    assert any("where the recording does not say" in note for note in last["notes"])
+    assert any("if a file is not recorded" in note for note in last["notes"])
     path = recording.path.parent / "policy.toml"
     (difference,) = as_json(recording.path, "--policy", path, "--assume-files", "absent")[1]["differences"]
     assert (difference["kind"], difference["now"]["reason"]) == ("reason", "not-prepared")
 
 
-def test_files_of_a_recorded_policy_are_not_looked_at_here(recording: Recording, tmp_path: Path) -> None:
-    """They are of another machine, and a recording may come from anybody; those of the policy given now are."""
+def test_only_files_of_the_policy_given_now_are_checked_here(recording: Recording, tmp_path: Path) -> None:
+    """Paths in a recording belong to another machine, or can't be trusted."""
     (tmp_path / "hold").touch()
     recording.began(Policy(Mode.ENFORCE, hold_file=str(tmp_path / "hold")))
     freeze(recording, duration=5)
@@ -407,13 +405,13 @@ def test_files_of_a_recorded_policy_are_not_looked_at_here(recording: Recording,
 
 
 def found_of(last: Mapping[str, Any]) -> dict[str, str]:
-    """What the checks of the last decision of the story found, by reason."""
+    """Return the details of the checks of the last decision, by reason."""
     conditions = last["decisions"][0]["moments"][-1]["conditions"]
     return {condition["reason"]: condition["found"] for condition in conditions}
 
 
-def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recording: Recording) -> None:
-    """The presence of a file that the agent looked for was recorded; of another file, and the mode, it is assumed."""
+def test_details_are_marked_as_recorded_or_assumed(recording: Recording) -> None:
+    """The presence of the agent's files is recorded; that of other files, and the mode, is assumed."""
     hold, other = (str(recording.path.parent / name) for name in ("hold", "other"))
     recording.began(Policy(Mode.DRY_RUN, hold_file=hold))
     recording.stay(MINUTE)
@@ -443,11 +441,11 @@ def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recordin
     assert "started in mode enforce (assumed)" in text
     assert "could not be recorded (rule user-initiated) (assumed)" in text
     assert "(in 14 min 59 s) 2026" in text, "that it was scheduled was recorded"
-    assert "recorded: what was read, sent and observed" in text
+    assert "recorded: documents, approvals sent, observations" in text
     assert "(assumed)" not in run(recording.path)[1]
 
 
-def test_an_outbox_that_could_not_be_written_holds_for_a_policy_given_now(recording: Recording) -> None:
+def test_unwritable_outbox_holds_also_for_a_policy_given_now(recording: Recording) -> None:
     recording.began(DRY_RUN)
     recording.stay(MINUTE)
     recording.event(ID, "Reboot", "User", -1)
@@ -460,8 +458,8 @@ def test_an_outbox_that_could_not_be_written_holds_for_a_policy_given_now(record
     assert moments(last) == [("hold", "outbox-unwritable", "enforce"), ("approve", None, "enforce")]
 
 
-def test_lines_that_a_recording_lacks_are_reported(recording: Recording) -> None:
-    """With their number and until when, in the text and in the JSON."""
+def test_lost_lines_of_a_recording_are_reported(recording: Recording) -> None:
+    """With their number and time, as text and as JSON."""
     recording.began(DRY_RUN)
     recording.stay(MINUTE)
     recording.line(at=timestamp(recording.at), lost=169)
@@ -470,25 +468,25 @@ def test_lines_that_a_recording_lacks_are_reported(recording: Recording) -> None
     recording.close()
     notes = [note for note in as_json(recording.path)[1]["notes"] if "lost" in note]
     assert [note.partition(":")[0] for note in notes] == [
-        "169 lines lost by 2026-03-01 00",
-        "1 line lost by 2026-03-01 00",
+        "169 lines lost before 2026-03-01 00",
+        "1 line lost before 2026-03-01 00",
     ]
-    assert "169 lines lost by 2026-03-01 00:01:00Z" in " ".join(run(recording.path)[1].split())
+    assert "169 lines lost before 2026-03-01 00:01:00Z" in " ".join(run(recording.path)[1].split())
 
 
 @pytest.mark.parametrize(
     "values",
     [{"outbox": "full"}, {"outbox": True}, {"outbox": ["writable"]}, {"lost": "7"}, {"lost": -1}, {"lost": True}],
 )
-def test_a_line_of_another_shape_is_none_of_a_recording(recording: Recording, values: dict[str, Any]) -> None:
+def test_line_of_another_shape_is_rejected(recording: Recording, values: dict[str, Any]) -> None:
     recording.began(DRY_RUN)
     recording.line(at=timestamp(recording.at), **values)
     recording.close()
     assert as_json(recording.path)[1]["rejected"] == 1
 
 
-def test_a_bad_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_path: Path) -> None:
-    """Before anything is read or printed."""
+def test_invalid_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_path: Path) -> None:
+    """The errors come before any input is read."""
     path = tmp_path / "policy.toml"
     path.write_text('[aproval]\nx = 1\n[approval]\nmode = "bold"\nrules = [{ name = "r", settle = 5 }]\n')
     with pytest.raises(ConfigError) as caught:
@@ -501,7 +499,7 @@ def test_a_bad_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_pa
 
 
 def test_policy_file_without_approvals_is_the_default_and_reported(recording: Recording) -> None:
-    """It may be the wrong file, or a policy that is given up."""
+    """It may be the wrong file."""
     recording.began(Policy(Mode.ENFORCE, rules=()))
     freeze(recording, duration=5)
     last = reviewed(recording, "")
@@ -509,21 +507,20 @@ def test_policy_file_without_approvals_is_the_default_and_reported(recording: Re
     assert any("no [approval]" in note for note in last["notes"])
 
 
-def test_the_review_of_a_scenario_is_of_the_story_without_approvals(tmp_path: Path) -> None:
-    """An approval would change the story, and there would be two."""
+def test_scenario_is_reviewed_without_approvals(tmp_path: Path) -> None:
+    """An approval would change the course of the scenario."""
     path = tmp_path / "policy.toml"
     path.write_text(rule('event_type = ["Freeze"], settle = "1m"'))
     _, last = as_json("live-migration", "--policy", path, "--approval.mode", "enforce")
     assert [(each["kind"], each["seconds"]) for each in last["differences"]] == [("later", 60.0)]
-    assert "a story: nobody approves" in last["notes"]
+    assert "simulation: no event is approved" in last["notes"]
 
 
-# -- for a person
+# -- as text
 
 
 def test_review_shows_policy_changes_and_differences(recording: Recording) -> None:
-    """The summary comes first, then the mode, then the differences; equal decisions are only counted. The page shows
-    parts of this output, in order."""
+    """Summary, modes, and differences, in this order; equal decisions are only counted. The page shows parts of it."""
     recording.began(DRY_RUN)
     recording.stay(timedelta(days=3))
     freeze(recording)
@@ -550,7 +547,7 @@ def test_review_shows_policy_changes_and_differences(recording: Recording) -> No
 # -- many days
 
 
-AND_ITS_MEMORY = """
+COMMAND_WITH_MEMORY = """
 import sys
 from exporter.cli import main
 
@@ -560,31 +557,39 @@ sys.exit(code)
 """
 
 
-@pytest.mark.linux("it measures the memory of a process as Linux counts it")
+@pytest.mark.linux("measures the memory of a process")
 @pytest.mark.parametrize(
     ("days", "expected", "counts"),
     [
         (
             14,
             {"events": 12, "events_of_others": 2, "alike": 6, "approved": 2, "held": 2, "later": 2},
-            "12 events in 14 days (2 events of other VMs left out): 6 decided alike, 2 would also be approved",
+            "12 events in 14 days (2 events of other VMs not compared): 6 with the same decision, 2 would also be",
         ),
         pytest.param(
             31,
             {"events": 27, "events_of_others": 4, "alike": 12, "approved": 5, "held": 5, "later": 5},
-            "27 events in 31 days (4 events of other VMs left out): 12 decided alike, 5 would also be approved",
+            "27 events in 31 days (4 events of other VMs not compared): 12 with the same decision, 5 would also be",
             marks=pytest.mark.nightly,
         ),
     ],
 )
 def test_weeks_are_reviewed_in_bounded_memory(tmp_path: Path, days: int, expected: dict[str, int], counts: str) -> None:
-    """Thousands of lines in several files, replayed twice: events of every type, outages and restarts; memory follows
-    the size of the files, not the number of polls."""
+    """Thousands of lines with events, outages, and restarts are replayed twice; memory depends on the size of files."""
     recording = recorded_days(tmp_path / "rec", DRY_RUN, days)
     assert len(recording.paths) > days // 6
     path = tmp_path / "policy.toml"
     path.write_text(rule('event_type = ["Freeze"], settle = "10m"'))
-    words = [sys.executable, "-c", AND_ITS_MEMORY, "replay", *recording.paths, "--policy", str(path), "--format=json"]
+    words = [
+        sys.executable,
+        "-c",
+        COMMAND_WITH_MEMORY,
+        "replay",
+        *recording.paths,
+        "--policy",
+        str(path),
+        "--format=json",
+    ]
     done = subprocess.run(words, capture_output=True, check=True)
     last = json.loads(done.stdout.splitlines()[-1])
     kinds = {key: count for key, count in last["summary"].items() if isinstance(count, int) and count}

@@ -1,4 +1,4 @@
-"""What people keep documents in: whatever the shape, `replay` tells the same story, at the times that were kept."""
+"""Input formats of documents: `replay` yields the same records for each, with the recorded times."""
 
 from __future__ import annotations
 
@@ -38,60 +38,60 @@ UNTIMED = {
     "UTF-16": lines(*DOCUMENTS).decode().encode("utf-16"),
     "UTF-16 big endian": b"\xfe\xff" + lines(*DOCUMENTS).decode().encode("utf-16-be"),
     "UTF-8 with a byte order mark": lines(*DOCUMENTS).decode().encode("utf-8-sig"),
-    "UTF-16 that is torn": lines(*DOCUMENTS).decode().encode("utf-16") + b"{",
+    "truncated UTF-16": lines(*DOCUMENTS).decode().encode("utf-16") + b"{",
 }
 
 
 def scenario(content: bytes) -> list[tuple[str, str]]:
-    """Kind and time of each transition."""
+    """Return kind and time of each transition."""
     records, last = as_json("--vm", "vm-1", "-", standard_input=content)
     assert last["documents"] == len(DOCUMENTS), records
     return [(record["data"]["transition"], record["time"]) for record in records if record["data"]["transition"]]
 
 
 @pytest.mark.parametrize("shape", TIMED)
-def test_a_kept_time_counts(shape: str) -> None:
-    """That beside a document is when it was read."""
+def test_time_of_a_document_is_used(shape: str) -> None:
+    """The time next to a document is the time of its poll."""
     times = [f"2026-03-02T12:0{minute}:00.000000Z" for minute in range(3)]
     assert scenario(TIMED[shape]) == list(zip(("scheduled", "started", "completed"), times, strict=True))
 
 
 @pytest.mark.parametrize("shape", UNTIMED)
-def test_documents_in_a_row_are_one_story(shape: str) -> None:
-    """However they were written into one file."""
+def test_documents_of_one_file_are_replayed_in_order(shape: str) -> None:
+    """The format of the file doesn't matter."""
     assert [kind for kind, _ in scenario(UNTIMED[shape])] == ["scheduled", "started", "completed"]
 
 
-def test_utf_16_without_a_mark_is_a_sentence_and_1() -> None:
-    """It is not guessed at; what to do is said."""
-    code, _, said = run("-", standard_input=lines(*DOCUMENTS).decode().encode("utf-16-le"))
+def test_utf_16_without_a_byte_order_mark_is_an_error() -> None:
+    """The error contains the remedy."""
+    code, _, error = run("-", standard_input=lines(*DOCUMENTS).decode().encode("utf-16-le"))
     assert code == 1
-    assert said.startswith("standard input: expected UTF-8, found UTF-16 without a byte order mark; save it as UTF-8")
+    assert error.startswith("standard input: expected UTF-8, found UTF-16 without a byte order mark; save it as UTF-8")
     assert run("-", standard_input=None)[::2] == (1, "standard input is closed\n")
 
 
-def test_a_hole_at_the_beginning_costs_its_line_alone() -> None:
-    """A power failure leaves NULs where the first lines of a recording were."""
+def test_null_bytes_at_the_beginning_affect_only_their_line() -> None:
+    """A power failure leaves NUL bytes in place of the first lines of a recording."""
     records, last = as_json("--vm", "vm-1", "-", standard_input=b"\0" * 100 + b"\n" + lines(*DOCUMENTS))
     assert last["documents"] == len(DOCUMENTS)
     assert ["document.rejected" in record["type"] for record in records].count(True) == 1
 
 
-def test_what_the_agent_would_refuse_stays_refused() -> None:
-    """A document kept in a line is judged by its own text: a field that stands there twice makes it malformed."""
+def test_repeated_field_makes_an_event_malformed() -> None:
+    """The original text of a document in a line is parsed, as by the agent."""
     text = json.dumps(DOCUMENTS[0]).replace('"EventType"', '"EventType": "Reboot", "EventType"')
     for content in (text, f'{{"time": "{TIMES[0]}", "document": {text}, "more": [1, {{}}]}}'):
         _, last = as_json("--vm", "vm-1", "-", standard_input=content.encode())
         assert last["decisions"][0]["moments"][0]["reason"] == "malformed"
 
 
-def test_a_file_that_ends_in_the_middle_is_told_as_far_as_it_goes() -> None:
-    """The whole documents count, and the rest is named."""
+def test_truncated_file_is_replayed_up_to_its_end() -> None:
+    """Complete documents are replayed, and the rest is rejected."""
     content = UNTIMED["of curl in a loop"]
     records, last = as_json("--vm", "vm-1", "-", standard_input=content[:-10])
     assert last["documents"] == 2
     assert [record["data"]["message"] for record in records if "document.rejected" in record["type"]] == [
-        "standard input, object 3 is no document: expected a JSON object"
+        "standard input, object 3: not a valid document: expected a JSON object"
     ]
 
 
@@ -105,10 +105,9 @@ def test_a_file_that_ends_in_the_middle_is_told_as_far_as_it_goes() -> None:
         lines({"time": TIMES[0], "document": 5}),
         b"\xff\xfe{",
     ],
-    ids=["text after it", "no time", "a boolean", "no time of this age", "no document", "half a character"],
+    ids=["text after it", "no time", "a boolean", "time out of range", "a number", "half a character"],
 )
-def test_what_is_no_document_is_none(content: bytes) -> None:
-    """A sentence and exit code 1."""
-    code, _, said = run("--vm", "vm-1", "-", standard_input=content)
+def test_invalid_input_is_an_error_with_exit_code_1(content: bytes) -> None:
+    code, _, error = run("--vm", "vm-1", "-", standard_input=content)
     assert code == 1
-    assert said == "no document in the input\n"
+    assert error == "the input contains no document\n"
