@@ -142,7 +142,7 @@ def summary_lines(
         ("approved by", _approved(checked)),
         ("started", _started(checked)),
         ("ended", _gone(checked)),
-        ("not observed", _unseen(checked["unseen"])),
+        ("unseen", _unseen(checked["unseen"])),
         ("evidence", _evidence(_mapping(evidence))),
         ("changed", _updates(checked)),
         ("announced", clean(announced_duration(checked["announced_duration_seconds"]), LONGEST_SENTENCE)),

@@ -38,7 +38,8 @@ def test_most_severe_event_is_the_headline() -> None:
     page = shown(statuses.scheduled_scenario().status())
     assert verdict(page) == (
         "scheduled",
-        "Reboot in 21 min 53 s at the earliest, and 1 more eventThe VM is rebooted. Data that is only in memory is lost.",
+        "Reboot in 21 min 53 s at the earliest, and 1 more event"
+        "The VM is rebooted. Data that is only in memory is lost.",
     )
     reboot, freeze = page.all("article")
     assert terms(freeze)["Not before"] == "2025-11-21 12:15:00 UTC (in 14 min 53 s)"

@@ -112,7 +112,7 @@ class AsText(Struct, frozen=True):
             result = report.engine.result
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
-            self._print(f"{counts}{_by(report, '. ')}:")
+            self._print(f"{counts}{_by(report, '; ')}:")
             for text, hang in table(result):
                 self._print(text, hang)
             self._print()

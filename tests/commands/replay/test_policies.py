@@ -85,7 +85,7 @@ def recording(tmp_path: Path) -> Recording:
 
 
 def test_replay_uses_the_recorded_policy_record_by_record(tmp_path: Path) -> None:
-    """Every record is identical to the agent's, with its own rules and files, also after a restart with another policy."""
+    """Records are identical to the agent's, with its own rules and files, also after a restart with another policy."""
     rules = (
         Rule("user", ("Reboot",), ("User",)),
         Rule("prepared", ("Freeze",), settle=5.0, require_file=str(tmp_path / "ready-{event_id}")),
