@@ -132,7 +132,7 @@ def test_interruption_after_the_end_has_a_separate_record_with_the_totals(enviro
     (closed,) = environment.agent.status.state.closed.values()
     assert closed.interruptions.total == 8.0
     page = render_page(answered(environment.agent.status, environment.clock.instant())).decode().replace("\u00a0", " ")
-    assert "8 s in 2 pieces, the longest 5 s" in page
+    assert "8 s in 2 interruptions, the longest 5 s" in page
 
 
 def test_event_without_interruption_has_count_zero_and_no_seconds(environment: AgentEnvironment) -> None:

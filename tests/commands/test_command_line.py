@@ -131,7 +131,7 @@ def test_value_of_an_unknown_flag_is_not_shown(capsys: pytest.CaptureFixture[str
 def test_vm_name_that_differs_only_in_digits_is_not_a_mistyped_name(capsys: pytest.CaptureFixture[str]) -> None:
     """It's replayed as a neighbour that no event names."""
     assert main(["replay", "user-reboot", "--vm", "vm-7"]) == 0
-    assert "(no event names vm-7; the documents name vm-1 (--vm))" in capsys.readouterr().out
+    assert "(no event names vm-7: set --vm to one of vm-1)" in capsys.readouterr().out
 
 
 # -- formats of values

@@ -80,9 +80,9 @@ def test_check_reports_the_mode_of_the_running_agent(tmp_path: Path, service: Me
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
     lines = [line for line in rejoined(done.stdout).splitlines() if line.split()[1:2] == ["agent"]]
     assert len(lines) == 2, done.stdout
-    assert lines[0].endswith(f"runs in mode dry-run on {service.vm.name}; it reads the metadata service")
+    assert lines[0].endswith(f"is running in mode dry-run on {service.vm.name}; it reads the metadata service")
     assert lines[1].startswith("warn  agent")
-    assert "approval.mode dry-run, these settings say enforce: restart it to take them over" in lines[1]
+    assert "approval.mode dry-run (these settings: enforce): restart it to apply these settings" in lines[1]
     assert done.returncode == 0
 
 

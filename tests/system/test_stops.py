@@ -130,7 +130,7 @@ def test_a_stopped_check_ends_at_once_with_the_signals_exit_code(stop: str) -> N
     """A probe of a service that never responds is abandoned."""
     with MetadataService(load("quiet"), faults=["all/hang:60"]) as silent:
         check = Stoppable(stop, "check", "--probe", f"--source.url={silent.url}", "--web.listen-address=127.0.0.1:0")
-        check.until("^probing")
+        check.until("^testing")
         assert check.stopped() not in (0, 1, 2), check.lines
     assert "Traceback" not in "\n".join(check.lines)
     assert not [line for line in check.lines if line.startswith(("ok ", "fail "))]
