@@ -460,7 +460,7 @@ def test_decisions_change_at_every_edge_of_the_hours(tmp_path: Path) -> None:
         },
     ]
     _, out, _ = run("-", "--config.file", str(config), standard_input=recording)
-    assert "hold out-of-hours: it is outside of the rule's hours (rule nights)" in out
+    assert "hold out-of-hours: it is outside the rule's hours (rule nights)" in out
     assert "within allowed hours    yes         within 22:00-05:00 in Europe/Berlin until Sat 2026-03-28" in out
 
 
