@@ -1,5 +1,7 @@
-"""The PromQL of the panels. `VM_*` is about the selected instances and reads the series of the exporter. `FLEET_*` is
-about the VMs of the selected subscriptions, scale sets, and so on, and reads recorded series if possible.
+"""The PromQL of the panels.
+
+`VM_*` is about the selected instances and reads the series of the exporter. `FLEET_*` is about the VMs of the selected
+subscriptions, scale sets, and so on, and reads recorded series if possible.
 
 A panel may show "nothing scheduled" only while the exporter has current data. The gauges of an exporter without current
 data keep their last values, and one that warms up has no values yet. Both are separate states, so that "nothing
