@@ -107,7 +107,7 @@ def test_settings_of_another_user_are_refused(tmp_path: Path) -> None:
     assert settings_errors(f"config.file={given(path, 0)}") == ""
 
 
-def test_connection_string_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_connection_string_of_another_user_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "connection"
     path.write_text("Endpoint=sb://h.example/;SharedAccessKeyName=n;SharedAccessKey=a2V5;EntityPath=hub")
     flag = f"event_hubs.connection_string_file={path}"

@@ -1,4 +1,4 @@
-"""The rotating log file: whole lines in bounded files, whatever happens to the file, its folder and its disk."""
+"""The rotating log file: complete lines in bounded files, for any change of file, directory, and disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(file: RotatingFile) -> Iterator[RotatingFile]:
-    """The file, closed afterwards: an open one keeps its folder from being removed on Windows."""
+    """Yield the file and close it: on Windows an open file keeps its directory from being removed."""
     try:
         yield file
     finally:
@@ -42,7 +42,7 @@ def content(path: Path) -> bytes:
 
 
 class HeldOpen:
-    """A `rename` that fails as Windows does while somebody reads the file of this name."""
+    """A `rename` that fails as on Windows while a reader has this file open."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class HeldOpen:
 
 
 def test_files_are_bounded_in_size_and_number_and_keep_the_order(path: Path) -> None:
-    """The newest lines are in the file itself, older ones in .1, .2; what is older still is gone."""
+    """The newest lines are in the file, older ones in .1 and .2; the oldest are removed."""
     with opened(RotatingFile(path, max_bytes=10 * SIZE, files=3)) as file:
         for number in range(95):
             file.write_line(line(number))
@@ -66,8 +66,8 @@ def test_files_are_bounded_in_size_and_number_and_keep_the_order(path: Path) -> 
     assert all(len(content(each)) <= 10 * SIZE for each in kept)
 
 
-def test_a_new_process_goes_on_in_the_same_file(path: Path) -> None:
-    """Nothing is overwritten at a start, and what an earlier process left half written ends no line of ours."""
+def test_new_process_appends_to_the_file(path: Path) -> None:
+    """Nothing is overwritten, and an incomplete line of an earlier process is ended first."""
     path.write_bytes(line(1) + b"ts=2026-01-01T00:00:00.000Z level=in")
     with opened(RotatingFile(path)) as file:
         file.write_line(line(2))
@@ -77,8 +77,8 @@ def test_a_new_process_goes_on_in_the_same_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", ["agent.log", "agent.log.1"])
-def test_a_file_that_somebody_holds_open_is_written_on_and_rotated_later(path: Path, held: str) -> None:
-    """Windows renames no file that a reader has open: no line is lost for it, the rename is tried now and then."""
+def test_file_held_open_by_a_reader_grows_and_is_rotated_later(path: Path, held: str) -> None:
+    """Windows doesn't rename it: no line is lost, and the rename is retried."""
     path.with_name("agent.log.1").write_bytes(line(0))
     rename = HeldOpen(held)
     with opened(RotatingFile(path, max_bytes=100 * SIZE, files=3, rename=rename)) as file:
@@ -96,8 +96,8 @@ def test_a_file_that_somebody_holds_open_is_written_on_and_rotated_later(path: P
 
 
 @pytest.mark.parametrize("held", ["agent.log", "agent.log.1", "agent.log.3"])
-def test_a_file_that_is_held_open_for_long_costs_none_of_the_older_ones(path: Path, held: str) -> None:
-    """A try that fails must not move the older files on once more, until the last of them is gone."""
+def test_failed_rotations_keep_the_older_files(path: Path, held: str) -> None:
+    """Each attempt would otherwise move them by one."""
     for number in range(1, 5):
         path.with_name(f"agent.log.{number}").write_bytes(line(number))
     rename = HeldOpen(held)
@@ -111,8 +111,8 @@ def test_a_file_that_is_held_open_for_long_costs_none_of_the_older_ones(path: Pa
     assert b"".join(map(content, [*kept, path])) == line(3) + line(2) + line(1) + b"".join(map(line, range(100, 155)))
 
 
-def test_a_file_that_is_held_open_for_ever_fills_no_disk(path: Path) -> None:
-    """At ten times its size lines are refused, whole ones, and the first one after the reader is taken."""
+def test_file_held_open_permanently_does_not_fill_the_disk(path: Path) -> None:
+    """At ten times its size whole lines are rejected, until the reader has closed it."""
     rename = HeldOpen("agent.log")
     with opened(RotatingFile(path, max_bytes=10 * SIZE, files=3, rename=rename)) as file:
         for number in range(MOST_TIMES * 10):
@@ -127,8 +127,8 @@ def test_a_file_that_is_held_open_for_ever_fills_no_disk(path: Path) -> None:
     assert len(content(path.with_name("agent.log.1"))) == MOST_TIMES * 10 * SIZE
 
 
-def test_what_a_file_begins_with_is_written_once_for_each_file(path: Path) -> None:
-    """After it was opened, and after each rotation; not where both do not fit, nor again while it can't be rotated."""
+def test_opening_is_written_once_for_each_file(path: Path) -> None:
+    """After opening and after each rotation; not if both don't fit, nor again while the rename fails."""
     rename = HeldOpen("agent.log")
     opening = iter(range(900, 1000))
     with opened(RotatingFile(path, max_bytes=4 * SIZE, files=9, rename=rename)) as file:
@@ -145,8 +145,8 @@ def test_what_a_file_begins_with_is_written_once_for_each_file(path: Path) -> No
 
 
 @pytest.mark.windows
-def test_on_windows_a_reader_that_holds_the_file_open_stops_no_line(path: Path) -> None:
-    """An administrator can read and copy the file while it is written; while it is read it is not rotated."""
+def test_on_windows_a_reader_loses_no_line(path: Path) -> None:
+    """An administrator can read and copy the file during writes; meanwhile it isn't rotated."""
     with opened(RotatingFile(path, max_bytes=10 * SIZE, files=3)) as file:
         file.write_line(line(0))
         with path.open("rb") as reader:
@@ -160,8 +160,8 @@ def test_on_windows_a_reader_that_holds_the_file_open_stops_no_line(path: Path) 
     assert content(path.with_name("agent.log.1")) + content(path) == b"".join(map(line, range(23)))
 
 
-def test_a_folder_that_is_missing_is_made(tmp_path: Path) -> None:
-    """While something else has its name, lines are refused; after that they are written."""
+def test_missing_directory_is_created(tmp_path: Path) -> None:
+    """While a file has its name, lines are rejected."""
     folder = tmp_path / "logs"
     folder.touch()
     with opened(RotatingFile(folder / "agent.log")) as file:
@@ -173,8 +173,7 @@ def test_a_folder_that_is_missing_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("removes and moves a file that is open")
-def test_a_file_that_was_removed_or_moved_away_is_made_again(path: Path) -> None:
-    """The lines after it are where an administrator looks for them."""
+def test_removed_or_moved_file_is_recreated(path: Path) -> None:
     with opened(RotatingFile(path)) as file:
         file.write_line(line(0))
         path.unlink()
@@ -189,8 +188,8 @@ def test_a_file_that_was_removed_or_moved_away_is_made_again(path: Path) -> None
 
 
 @pytest.mark.linux("needs a limit on the size of files")
-def test_a_disk_that_becomes_full_tears_no_line(path: Path) -> None:
-    """What there was room for of a line is taken back; with room again whole lines follow whole lines."""
+def test_full_disk_leaves_no_incomplete_line(path: Path) -> None:
+    """The written part is removed, and later lines are complete."""
     import resource  # Windows has none
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -208,8 +207,8 @@ def test_a_disk_that_becomes_full_tears_no_line(path: Path) -> None:
 
 
 @pytest.mark.linux("Windows lets few people make links")
-def test_a_link_is_never_followed(path: Path, tmp_path: Path) -> None:
-    """Whoever may write into the folder can't make the agent write elsewhere, nor by an older file's name."""
+def test_links_are_not_followed(path: Path, tmp_path: Path) -> None:
+    """Neither at the path nor at an older file's name."""
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     path.symlink_to(target)
@@ -224,8 +223,8 @@ def test_a_link_is_never_followed(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("modes and pipes with a name")
-def test_the_file_is_private_and_regular(path: Path) -> None:
-    """Others can't read it, whatever the umask is or it was before; a FIFO in its place blocks nothing."""
+def test_file_is_private_and_regular(path: Path) -> None:
+    """With any umask or earlier mode; a FIFO at the path doesn't block."""
     os.mkfifo(path)
     with opened(RotatingFile(path)) as file:
         with pytest.raises(OSError, match="not a regular file"):

@@ -193,7 +193,7 @@ def test_unreachable_or_unknown_hub_exits_with_an_error_and_1(broker: Broker) ->
     text = broker.connection_string().replace("EntityPath=scheduled-events", "EntityPath=nothing")
     code, out, err = run("--until-idle", "1s", environ={SECRET: text})
     assert (code, out) == (1, "")
-    assert "no event hub of this name" in err
+    assert "the event hub does not exist" in err
     text = broker.connection_string().replace(f":{broker.port}", ":1")
     code, out, err = run("--until-idle", "1s", environ={SECRET: text})
     assert (code, out) == (1, "")

@@ -1,1 +1,1 @@
-"""Tests of the event files: what stands in them, the folder that is kept, and the agent that keeps it."""
+"""Tests of the event files: their content, the directory, and the thread that writes them."""

@@ -1,4 +1,4 @@
-"""Temporary folders in memory: the files of this room are brought to the disk each time."""
+"""Temporary directories in memory: the files of these tests are flushed to the disk each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What event files are called and what stands in them, whatever Azure sends."""
+"""Names and content of event files, for anything that Azure sends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DEVICES: Final = ("CON", "nul", "Prn", "aux", "com1", "LPT9", "com0")
 
 
 def contents(status: Status) -> dict[str, Mapping[str, Any]]:
-    """Each file that this status asks for, read back and held against its schema."""
+    """Return each file for this status, parsed and validated against its schema."""
     found = {}
     for name, event in named_files(status).items():
         decision = status.state.process.decisions.get(event.tracked.key)
@@ -73,8 +73,8 @@ def sha256(text: str) -> str:
 
 
 @pytest.mark.parametrize("event_id", [FREEZE["EventId"], "a", "-", "0", "a" * 100, "COM10", "console", "statuses"])
-def test_a_plain_id_is_the_name(event_id: str) -> None:
-    """Letters, digits and `-` are the name as they were received."""
+def test_plain_id_is_the_file_name(event_id: str) -> None:
+    """Letters, digits, and `-` are used as received."""
     assert file_name(event_id) == f"{event_id}.json"
 
 
@@ -100,22 +100,22 @@ def test_a_plain_id_is_the_name(event_id: str) -> None:
         *DEVICES,
     ],
 )
-def test_any_other_id_is_hashed(event_id: str) -> None:
-    """No id leads out of the folder, means a device, or takes the place of status.json."""
+def test_other_ids_are_hashed(event_id: str) -> None:
+    """No id leaves the directory, names a device, or replaces status.json."""
     assert file_name(event_id) == f"{sha256(event_id)}.json"
 
 
 @given(st.text(min_size=1, max_size=100))
-def test_no_id_leads_astray(event_id: str) -> None:
-    """Whatever the id is, the name is one that every file system takes, and never another file's."""
+def test_every_id_has_a_safe_file_name(event_id: str) -> None:
+    """Every file system accepts the name, and no two ids share one."""
     name = file_name(event_id)
     assert re.fullmatch(r"[A-Za-z0-9-]{1,100}\.json", name)
     assert name.lower() != "status.json"
     assert may_be_ours(name)
 
 
-def test_an_event_is_told_with_its_decision() -> None:
-    """A Scheduled event: Azure's object as received, and what was decided about it."""
+def test_file_has_the_event_and_its_decision() -> None:
+    """A Scheduled event: Azure's object as received, and the decision on it."""
     scenario = scheduled_scenario()
     found = contents(scenario.status(mode=Mode.ENFORCE))
     assert set(found) == {f"{FREEZE['EventId']}.json", f"{REBOOT['EventId']}.json"}
@@ -141,8 +141,8 @@ def test_an_event_is_told_with_its_decision() -> None:
     assert (reboot["decision"]["decision"], reboot["decision"]["reason"]) == ("hold", "no-rule")
 
 
-def test_a_started_event_keeps_what_was_known() -> None:
-    """Azure takes NotBefore away; the file has the last one, who let it start, and when."""
+def test_file_of_a_started_event_keeps_not_before() -> None:
+    """Azure removes NotBefore; the file has the last one, the cause of the start, and its time."""
     scenario = started_scenario()
     freeze = contents(scenario.status())[f"{FREEZE['EventId']}.json"]
     assert (freeze["status"], freeze["event"]["NotBefore"]) == ("Started", "")
@@ -163,15 +163,14 @@ def test_a_started_event_keeps_what_was_known() -> None:
     ],
     ids=["of a neighbour", "own name unknown", "Resources unreadable", "none"],
 )
-def test_only_what_names_this_vm_has_a_file(events: list[dict[str, Any]], vm: Vm) -> None:
-    """An event that is not known to be of this VM has no file."""
+def test_only_events_of_this_vm_have_files(events: list[dict[str, Any]], vm: Vm) -> None:
     scenario = EventScenario()
     scenario.read(*events)
     assert named_files(scenario.status(vm=vm)) == {}
 
 
-def test_of_very_many_events_the_most_urgent_have_files() -> None:
-    """Sixty events: fifty files, of those that start first."""
+def test_most_urgent_of_many_events_have_files() -> None:
+    """Sixty events have fifty files, for those that start first."""
     status = crowded_scenario(60).status()
     found = list(named_files(status))
     assert len(found) == MAX_FILES
@@ -180,8 +179,8 @@ def test_of_very_many_events_the_most_urgent_have_files() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "🔥" * 70_000, [[]] * 90_000], ids=["text", "emoji", "many parts"])
-def test_what_has_no_room_is_left_out_and_said(text: Any) -> None:
-    """An object of Azure's that is too large leaves the rest of the file as it is."""
+def test_oversized_azure_object_is_omitted_with_its_size(text: Any) -> None:
+    """The other members stay."""
     scenario = EventScenario()
     event = {**FREEZE, "Other": text}
     scenario.read(event)
@@ -192,8 +191,8 @@ def test_what_has_no_room_is_left_out_and_said(text: Any) -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "🔥", "\x01"], ids=["letter", "emoji", "escaped"])
-def test_no_text_from_outside_makes_a_file_too_large(character: str) -> None:
-    """The next process would neither read such a file nor remove it. Each text is cut, and its beginning stays."""
+def test_external_texts_are_cut(character: str) -> None:
+    """A file above the limit could neither be read nor removed by the next process."""
     long = character * 400_000
     texts: dict[str, Any] = dict.fromkeys(VM_TEXTS[1:], long)
     tags = tuple((f"{character * (MAX_TAG_NAME - 2)}{number:02}", long[:MAX_TAG_VALUE]) for number in range(MAX_TAGS))
@@ -225,8 +224,8 @@ JSON: Final = st.recursive(
     st.text(min_size=1, max_size=100),
     st.sampled_from(list(Mode)),
 )
-def test_whatever_azure_sends_is_as_the_schema_says(fields: dict[str, Any], event_id: str, mode: Mode) -> None:
-    """Fields that are missing, mistyped or new never make a file that its schema refuses."""
+def test_event_files_match_their_schema(fields: dict[str, Any], event_id: str, mode: Mode) -> None:
+    """Azure's fields may be missing, mistyped, or new."""
     scenario = EventScenario()
     given_event = {**FREEZE, **fields, "Resources": [VM.name], "EventId": event_id}
     document_from({"DocumentIncarnation": 1, "Events": [given_event]})
@@ -250,8 +249,8 @@ def test_whatever_azure_sends_is_as_the_schema_says(fields: dict[str, Any], even
     ids=["empty", "off", "name unknown", "failing", "nothing read"],
 )
 @pytest.mark.parametrize("running", [True, False])
-def test_the_status_file_is_as_its_schema_says(status: Status, running: bool) -> None:
-    """Whatever is known, `status.json` has each of its members."""
+def test_status_file_matches_its_schema(status: Status, running: bool) -> None:
+    """It always has every member."""
     content = json.loads(status_file(status_fields(status, ["a.json"], version="1.2.3", running=running), NOON))
     STATUS_FILE.validate(content)
     assert content["running"] is running
@@ -259,8 +258,8 @@ def test_the_status_file_is_as_its_schema_says(status: Status, running: bool) ->
     assert content["events"] == ["a.json"]
 
 
-def test_the_status_file_says_when_it_was_last_read_well() -> None:
-    """While the source fails: why, and the time of the last good document."""
+def test_status_file_has_the_time_of_the_last_valid_document() -> None:
+    """With the reason, while the source fails."""
     scenario = started_scenario()
     last = scenario.now
     content = json.loads(status_file(status_fields(failing_status(scenario), [], version="1", running=True), NOON))
@@ -269,8 +268,7 @@ def test_the_status_file_says_when_it_was_last_read_well() -> None:
     assert scenario.now - last == timedelta(seconds=60)
 
 
-def test_the_schemas_are_schemas() -> None:
-    """Both are valid by their own metaschema, and each member says what it means."""
+def test_schemas_are_valid_and_describe_every_member() -> None:
     for schema in SCHEMAS:
         jsonschema.Draft202012Validator.check_schema(schema)
         assert all("description" in shape or "$ref" in shape for shape in schema["properties"].values())
@@ -298,8 +296,8 @@ GUID: Final = "A123BC45-1234-5678-AB90-ABCDEF123456.json"
         ("a.json", b"\xff\xfe", False),
     ],
 )
-def test_own_files_are_known_by_their_type(name: str, content: bytes, ours: bool) -> None:
-    """What an earlier process wrote, also torn off or blanked by a power failure, and nobody else's."""
+def test_own_files_are_recognized_by_their_type(name: str, content: bytes, ours: bool) -> None:
+    """Also truncated ones, or those blanked by a power failure; no other program's files."""
     assert is_event_file(name, content) is ours
 
 
@@ -314,12 +312,12 @@ def test_own_files_are_known_by_their_type(name: str, content: bytes, ours: bool
         (b"ok", False),
     ],
 )
-def test_somebody_elses_status_is_known(content: bytes, ours: bool) -> None:
-    """The name is a common one: another program's file of that name is not ours to replace."""
+def test_status_file_of_another_program_is_recognized(content: bytes, ours: bool) -> None:
+    """The name is common, so that file must not be replaced."""
     assert is_status_file(content) is ours
 
 
 @pytest.mark.parametrize("name", ["status.json", "a_b.json", "con.json", ".json", "a.txt", "a.json.bak", "ä.json"])
-def test_names_that_are_never_ours(name: str) -> None:
-    """Such files are not even opened."""
+def test_other_names_are_not_event_files(name: str) -> None:
+    """Files with these names aren't opened."""
     assert not may_be_ours(name)

@@ -1,4 +1,4 @@
-"""The example of docs/event-files.md, compared with a real agent, and the readers of the page."""
+"""The example of docs/event-files.md, compared with a real agent, and the page's readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIME: Final = re.compile(
 
 
 def block(language: str) -> str:
-    """The one block of the page in this language."""
+    """Return the only block of the page in this language."""
     (found,) = (found.text for found in blocks(PAGE) if found.language == language)
     return found
 
@@ -43,8 +43,8 @@ service = service_of("user-reboot", speed=100)
 
 
 @pytest.mark.linux("the ready file of the page is one of Linux")
-def test_the_example_is_what_an_agent_writes(service: MetadataService, tmp_path: Path) -> None:
-    """The page omits members. The others have the values and the layout of the agent's file, except for the times."""
+def test_example_matches_an_agents_file(service: MetadataService, tmp_path: Path) -> None:
+    """The page omits members. The others have the agent's values and layout, except for times."""
     folder = tmp_path / "events"
     folder.mkdir()
     shown = block("json")
@@ -68,7 +68,7 @@ def test_the_example_is_what_an_agent_writes(service: MetadataService, tmp_path:
 
 
 def is_part(shown: Any, written: Any) -> bool:
-    """Whether the members that are shown are among the written ones, in their order, with the same values."""
+    """Return whether the shown members are in the written ones, in order, with equal values."""
     if not isinstance(shown, dict):
         return bool(shown == written)
     order = [name for name in written if name in shown]
@@ -83,7 +83,7 @@ def environment(tmp_path: Path) -> FolderEnvironment:
 
 
 def reader() -> Callable[[Path], list[Mapping[str, Any]] | None]:
-    """The function of the page."""
+    """Return the page's function."""
     names: dict[str, Any] = {}
     exec(block("python"), names)  # noqa: S102  # the page's own text
     found = names["events"]
@@ -91,8 +91,8 @@ def reader() -> Callable[[Path], list[Mapping[str, Any]] | None]:
     return found  # type: ignore[no-any-return]  # the text of a page has no types
 
 
-def test_python_reads_what_is_planned(environment: FolderEnvironment) -> None:
-    """The events while the agent lives, None when it does not, or was never there."""
+def test_python_reader_returns_planned_events(environment: FolderEnvironment) -> None:
+    """None if the agent isn't running, or never ran."""
     read = reader()
     found = read(environment.path)
     assert found is not None
@@ -109,8 +109,8 @@ def test_python_reads_what_is_planned(environment: FolderEnvironment) -> None:
     assert read(environment.path / "none") is None
 
 
-def test_python_takes_what_is_not_known_for_no_promise(environment: FolderEnvironment) -> None:
-    """Without a document, or without the VM's name, no files do not mean that nothing is planned."""
+def test_python_reader_returns_none_without_a_document_or_vm_name(environment: FolderEnvironment) -> None:
+    """Then an empty directory doesn't mean that nothing is planned."""
     read = reader()
     for path in environment.path.iterdir():
         path.unlink()
@@ -127,8 +127,8 @@ def test_python_takes_what_is_not_known_for_no_promise(environment: FolderEnviro
 
 @pytest.mark.linux("a shell")
 @pytest.mark.peer("jq")
-def test_jq_shows_what_is_planned(environment: FolderEnvironment) -> None:
-    """A line for each event."""
+def test_jq_prints_planned_events(environment: FolderEnvironment) -> None:
+    """One line for each event."""
     need("jq")
     command = block("sh")
     assert SHOWN in command

@@ -1,4 +1,4 @@
-"""The folder as it is kept: what is written when, what is removed, and what is in the way."""
+"""The reconciled directory: when files are written and removed, and obstacles to that."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ NOT_ROOT: Final = 65534
 
 
 @dataclass
-class Said(NullLogger):
-    """What was logged: event names with their fields, a failure at each new reason."""
+class LogStub(NullLogger):
+    """The logged event names with their fields; a failure at each new reason."""
 
     lines: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     failing_as: str = ""
@@ -70,16 +70,16 @@ class Said(NullLogger):
 
 
 class FolderEnvironment:
-    """A keeper of one folder, and clocks that a test turns."""
+    """A reconciler of one directory, with clocks that a test sets."""
 
     def __init__(self, path: Path, folder: Folder | None = None) -> None:
         self.path, self.folder = path, folder or Folder(str(path))
         self.seconds, self.off = 0.0, timedelta()
-        self.log = Said()
+        self.log = LogStub()
         self.restart()
 
     def restart(self) -> None:
-        """Another process, which knows nothing."""
+        """Start another process without memory."""
         self.reconciler = Reconciler(
             self.folder, DEFAULT_RULES, version="1.2.3", log=self.log, now=self.now, monotonic=lambda: self.seconds
         )
@@ -88,7 +88,7 @@ class FolderEnvironment:
         return NOON + timedelta(seconds=self.seconds) + self.off
 
     def bring(self, status: Status, *, running: bool = True, after: float = 1.0) -> float:
-        """The next pass, a second later. Returns the seconds until the one after it."""
+        """Run the next pass, a second later. Return the seconds until the following one."""
         self.seconds += after
         return self.reconciler.reconcile(status, running=running)
 
@@ -103,27 +103,27 @@ def environment(tmp_path: Path) -> FolderEnvironment:
 
 
 def unread(status: Status) -> Status:
-    """The same before this process has read a document."""
+    """Return the environment before this process has read a document."""
     return with_source(status, SourceStatus())
 
 
 def leave(folder: Path, name: str = OLD, **fields: Any) -> Path:
-    """A file of an earlier process."""
+    """Write a file of an earlier process."""
     path = folder / name
     path.write_text(json.dumps({"type": EVENT_TYPE, "event_id": name.removesuffix(".json"), **fields}))
     return path
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """By which each file is known to be the same."""
+    """Return the identity of each file's current version."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
 # -- what is written, and when
 
 
-def test_files_come_change_and_go_with_their_events(environment: FolderEnvironment) -> None:
-    """A file for each event of this VM, rewritten when it starts, gone when it is over."""
+def test_files_follow_their_events(environment: FolderEnvironment) -> None:
+    """A file for each event of this VM, rewritten when it starts, removed when it ends."""
     environment.bring(empty_scenario().status())
     assert names(environment.path) == {STATUS}
     assert environment.status["events"] == []
@@ -145,8 +145,8 @@ def test_files_come_change_and_go_with_their_events(environment: FolderEnvironme
     assert environment.log.lines == []
 
 
-def test_another_decision_is_told(environment: FolderEnvironment) -> None:
-    """A change of what was decided alone rewrites the file, and no poll without a change does."""
+def test_new_decision_rewrites_the_file(environment: FolderEnvironment) -> None:
+    """A poll without changes doesn't."""
     scenario = scheduled_scenario()
     environment.bring(scenario.status(mode=Mode.DRY_RUN))
     assert read(environment.path / FREEZE_FILE)["decision"]["reason"] == "dry-run"
@@ -160,8 +160,8 @@ def test_another_decision_is_told(environment: FolderEnvironment) -> None:
     assert (decision["decision"], decision["mode"], decision["rule"]) == ("approve", "enforce", "short-freeze")
 
 
-def test_status_is_told_from_time_to_time_and_at_each_change(environment: FolderEnvironment) -> None:
-    """A reader that finds it older than promised knows that the agent is dead."""
+def test_status_file_is_written_periodically_and_at_each_change(environment: FolderEnvironment) -> None:
+    """Readers treat an older file as a stopped agent."""
     scenario = empty_scenario()
     wait = environment.bring(scenario.status())
     assert wait == HEARTBEAT_SECONDS < 5
@@ -179,8 +179,8 @@ def test_status_is_told_from_time_to_time_and_at_each_change(environment: Folder
     assert not environment.status["running"]
 
 
-def test_a_clock_that_was_set_back_stops_nothing(environment: FolderEnvironment) -> None:
-    """How long ago a file was written is measured by the clock that can't be set."""
+def test_clock_set_back_does_not_delay_writes(environment: FolderEnvironment) -> None:
+    """Intervals use the monotonic clock."""
     scenario = scheduled_scenario()
     environment.bring(scenario.status())
     environment.off = timedelta(days=-3)
@@ -188,16 +188,16 @@ def test_a_clock_that_was_set_back_stops_nothing(environment: FolderEnvironment)
     assert environment.status["written_at"].startswith("2025-11-18")
 
 
-def test_after_a_stop_the_files_stay(environment: FolderEnvironment) -> None:
-    """What was planned is still planned: only status.json says that nobody looks any more."""
+def test_event_files_stay_after_a_stop(environment: FolderEnvironment) -> None:
+    """Only status.json shows that the agent isn't running."""
     environment.bring(scheduled_scenario().status())
     environment.bring(scheduled_scenario().status(), running=False)
     assert names(environment.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
     assert not environment.status["running"]
 
 
-def test_no_more_than_fifty_files(environment: FolderEnvironment) -> None:
-    """Of sixty events the most urgent have a file; when they are over, the others get theirs."""
+def test_at_most_fifty_events_have_files(environment: FolderEnvironment) -> None:
+    """When the most urgent ones end, others get their files."""
     scenario = crowded_scenario(60)
     environment.bring(scenario.status())
     assert len(names(environment.path)) == MAX_FILES + 1
@@ -208,8 +208,8 @@ def test_no_more_than_fifty_files(environment: FolderEnvironment) -> None:
     assert set(events(environment.path)) == {f"event-{place:04}" for place in range(20)}
 
 
-def test_an_event_that_stops_naming_this_vm_is_over(environment: FolderEnvironment) -> None:
-    """It goes on for its other VMs, and not for this one."""
+def test_event_that_no_longer_names_this_vm_loses_its_file(environment: FolderEnvironment) -> None:
+    """It continues for its other VMs."""
     scenario = scheduled_scenario()
     environment.bring(scenario.status())
     scenario.read({**FREEZE, "Resources": ["shop-web_9"]}, REBOOT)
@@ -220,8 +220,8 @@ def test_an_event_that_stops_naming_this_vm_is_over(environment: FolderEnvironme
 # -- before anything is known
 
 
-def test_before_a_good_document_nothing_is_removed_or_written_anew(environment: FolderEnvironment) -> None:
-    """An agent that has just started, and whose source does not answer, leaves what its predecessor told."""
+def test_existing_files_stay_until_the_first_valid_document(environment: FolderEnvironment) -> None:
+    """Covers an agent that has just started while its source fails."""
     old = leave(environment.path)
     content = old.read_bytes()
     for status in (unread(scheduled_scenario().status()), unread(empty_scenario().status())):
@@ -231,8 +231,8 @@ def test_before_a_good_document_nothing_is_removed_or_written_anew(environment: 
         assert environment.status["events"] == [OLD]
 
 
-def test_before_the_own_name_is_known_nothing_is_removed(environment: FolderEnvironment) -> None:
-    """Without a name no event is known to be of this VM: it is not known either that one is over."""
+def test_existing_files_stay_until_the_vm_name_is_known(environment: FolderEnvironment) -> None:
+    """Without it no event is known to affect this VM, or to have ended."""
     leave(environment.path)
     environment.bring(empty_scenario().status(vm=Vm()))
     assert names(environment.path) == {STATUS, OLD}
@@ -240,8 +240,8 @@ def test_before_the_own_name_is_known_nothing_is_removed(environment: FolderEnvi
     assert names(environment.path) == {STATUS}
 
 
-def test_a_new_process_takes_up_what_is_there(environment: FolderEnvironment) -> None:
-    """Files of events that go on are replaced, those of events that are over go, and so do torn temporary files."""
+def test_new_process_takes_over_existing_files(environment: FolderEnvironment) -> None:
+    """It replaces files of current events, and removes those of ended events and temporary files."""
     environment.bring(scheduled_scenario().status())
     leave(environment.path)
     (environment.path / ".azse-0123456789abcdef.tmp").write_text('{"type": "azure_sch')
@@ -256,8 +256,8 @@ def test_a_new_process_takes_up_what_is_there(environment: FolderEnvironment) ->
     assert events(environment.path).keys() == {FREEZE["EventId"]}
 
 
-def test_files_of_another_vm_go(environment: FolderEnvironment) -> None:
-    """On a copied disk lie the files of the VM that it was copied from."""
+def test_files_of_another_vm_are_removed(environment: FolderEnvironment) -> None:
+    """A copied disk has files of its original VM."""
     leave(environment.path, vm={"name": "golden"})
     environment.bring(scheduled_scenario().status())
     assert OLD not in names(environment.path)
@@ -274,8 +274,8 @@ FOREIGN: Final[Mapping[str, bytes]] = {
 }
 
 
-def test_foreign_files_are_left_alone(environment: FolderEnvironment) -> None:
-    """Whatever else lies in the folder stays as it is, when the agent starts, when events come, and when they go."""
+def test_foreign_files_stay_unchanged(environment: FolderEnvironment) -> None:
+    """At the start, and when events appear or end."""
     for name, content in FOREIGN.items():
         (environment.path / name).write_bytes(content)
     (environment.path / "folder.json").mkdir()
@@ -286,8 +286,8 @@ def test_foreign_files_are_left_alone(environment: FolderEnvironment) -> None:
     assert {name: after.get(name) for name in before} == before
 
 
-def test_a_leftover_that_became_somebody_elses_stays(environment: FolderEnvironment) -> None:
-    """Between the start and the first good document may be hours."""
+def test_leftover_replaced_by_another_program_stays(environment: FolderEnvironment) -> None:
+    """Hours can pass between the start and the first valid document."""
     path = leave(environment.path)
     status = empty_scenario().status()
     environment.bring(unread(status))
@@ -298,8 +298,8 @@ def test_a_leftover_that_became_somebody_elses_stays(environment: FolderEnvironm
     assert environment.status["events"] == []
 
 
-def test_files_that_a_power_failure_blanked_go(environment: FolderEnvironment) -> None:
-    """Without content nobody can say whose they were but by their name, a GUID."""
+def test_files_blanked_by_a_power_failure_are_removed(environment: FolderEnvironment) -> None:
+    """Only their name, a GUID, identifies them."""
     (environment.path / OLD).write_bytes(b"")
     (environment.path / OLD.replace("0", "1")).write_bytes(bytes(4096))
     (environment.path / STATUS).write_bytes(bytes(512))
@@ -307,8 +307,8 @@ def test_files_that_a_power_failure_blanked_go(environment: FolderEnvironment) -
     assert names(environment.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
 
 
-def test_file_of_an_endless_type_goes_with_its_event_after_a_kill(environment: FolderEnvironment) -> None:
-    """The next process knows it as one of ours, since no file of ours is too large to be read."""
+def test_file_with_an_oversized_event_type_is_removed_after_a_kill(environment: FolderEnvironment) -> None:
+    """The next process recognizes it, because all files are small enough to read."""
     scenario = EventScenario()
     scenario.read({**FREEZE, "EventType": "x" * 400_000})
     environment.bring(scenario.status())
@@ -321,7 +321,7 @@ def test_file_of_an_endless_type_goes_with_its_event_after_a_kill(environment: F
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_event_keeps_its_file_when_its_id_changes_case(environment: FolderEnvironment, restarts: bool) -> None:
-    """It is the same event. A reader that knows the file's name doesn't take it for over."""
+    """A reader that knows the file's name must not consider the event ended."""
     scenario = EventScenario()
     scenario.read({**FREEZE, "EventId": "abc-DEF"})
     environment.bring(scenario.status())
@@ -342,8 +342,8 @@ def test_event_keeps_its_file_when_its_id_changes_case(environment: FolderEnviro
     assert names(environment.path) == {STATUS, "ABC-DEF.json"}
 
 
-def test_id_with_a_digest_for_a_name_keeps_its_file_too(environment: FolderEnvironment) -> None:
-    """The digest is of the spelling, and so another one after the change."""
+def test_hashed_id_keeps_its_file_when_its_case_changes(environment: FolderEnvironment) -> None:
+    """A new digest would differ."""
     scenario = EventScenario()
     scenario.read({**FREEZE, "EventId": "a b"})
     environment.bring(scenario.status())
@@ -354,8 +354,8 @@ def test_id_with_a_digest_for_a_name_keeps_its_file_too(environment: FolderEnvir
 
 
 @pytest.mark.parametrize("event_id", ["status", "CON", "..", "a/b", "🔥" * 100, "x" * 100])
-def test_any_id_has_its_file(environment: FolderEnvironment, event_id: str) -> None:
-    """Ids that are no names, and long ones, have a file of their own in the folder, beside status.json."""
+def test_every_id_has_a_file(environment: FolderEnvironment, event_id: str) -> None:
+    """Ids that are long or unsafe as names have separate files."""
     scenario = EventScenario()
     scenario.read({**FREEZE, "EventId": event_id})
     environment.bring(scenario.status())
@@ -369,8 +369,8 @@ def test_any_id_has_its_file(environment: FolderEnvironment, event_id: str) -> N
 # -- a folder that changes under it
 
 
-def test_a_missing_folder_is_said_and_never_made(tmp_path: Path) -> None:
-    """Once in the log, in a sentence, until it is there; then everything is written."""
+def test_missing_directory_is_reported_and_not_created(tmp_path: Path) -> None:
+    """It is logged once; when the directory exists, everything is written."""
     environment = FolderEnvironment(tmp_path / "later")
     for _ in range(3):
         assert environment.bring(scheduled_scenario().status()) == RETRY_SECONDS
@@ -392,8 +392,8 @@ def test_a_missing_folder_is_said_and_never_made(tmp_path: Path) -> None:
     assert [event for event, _ in environment.log.lines] == ["event_files.failed", "event_files.recovered"]
 
 
-def test_a_folder_that_is_made_anew_is_filled_again(environment: FolderEnvironment, tmp_path: Path) -> None:
-    """As after another mount, or a service that makes its folder at each start."""
+def test_recreated_directory_is_filled_again(environment: FolderEnvironment, tmp_path: Path) -> None:
+    """As after a mount, or if a service recreates its directory at each start."""
     environment.path = tmp_path / "events"
     environment.path.mkdir()
     environment.folder = Folder(str(environment.path))
@@ -408,8 +408,8 @@ def test_a_folder_that_is_made_anew_is_filled_again(environment: FolderEnvironme
     assert names(environment.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
 
 
-def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
-    """A file, where the folder should be, stays as it is."""
+def test_file_at_the_directorys_path_is_reported(tmp_path: Path) -> None:
+    """It stays unchanged."""
     path = tmp_path / "events"
     path.write_text("a file")
     environment = FolderEnvironment(path)
@@ -418,8 +418,7 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
     assert path.read_text() == "a file"
 
 
-def test_files_that_somebody_removes_or_writes_over_come_back(environment: FolderEnvironment) -> None:
-    """An event's file says the truth as long as the event is there."""
+def test_removed_or_overwritten_files_are_restored(environment: FolderEnvironment) -> None:
     status = scheduled_scenario().status()
     environment.bring(status)
     (environment.path / FREEZE_FILE).unlink()
@@ -430,8 +429,7 @@ def test_files_that_somebody_removes_or_writes_over_come_back(environment: Folde
     assert environment.status["up"]
 
 
-def test_a_status_file_that_somebody_removes_comes_back(environment: FolderEnvironment) -> None:
-    """It is what says that the agent lives."""
+def test_removed_status_file_is_restored(environment: FolderEnvironment) -> None:
     status = empty_scenario().status()
     environment.bring(status)
     (environment.path / STATUS).unlink()
@@ -439,8 +437,8 @@ def test_a_status_file_that_somebody_removes_comes_back(environment: FolderEnvir
     assert environment.status["up"]
 
 
-def test_somebody_elses_status_is_not_replaced(environment: FolderEnvironment) -> None:
-    """In an application's own folder that file may be the application's: it stays, and it is said."""
+def test_status_file_of_another_program_is_reported_and_kept(environment: FolderEnvironment) -> None:
+    """The directory may belong to an application."""
     path = environment.path / STATUS
     path.write_text('{"healthy": true}')
     assert environment.bring(scheduled_scenario().status()) == RETRY_SECONDS
@@ -453,8 +451,8 @@ def test_somebody_elses_status_is_not_replaced(environment: FolderEnvironment) -
     assert environment.status["up"]
 
 
-def test_a_status_that_is_larger_than_ours_is_somebody_elses(environment: FolderEnvironment) -> None:
-    """It is not read, and not replaced either."""
+def test_oversized_status_file_is_foreign(environment: FolderEnvironment) -> None:
+    """It is neither read nor replaced."""
     path = environment.path / STATUS
     path.write_text(json.dumps({"mine": "x" * MAX_BYTES}))
     assert environment.bring(scheduled_scenario().status()) == RETRY_SECONDS
@@ -462,8 +460,8 @@ def test_a_status_that_is_larger_than_ours_is_somebody_elses(environment: Folder
     assert "written by another program" in environment.reconciler.error
 
 
-def test_a_folder_in_the_place_of_a_file_hinders_no_other(environment: FolderEnvironment) -> None:
-    """It is said, what can be written is, and the folder stays, also after the event is over."""
+def test_directory_at_a_files_name_does_not_block_other_files(environment: FolderEnvironment) -> None:
+    """It is reported, and stays after the event has ended."""
     blocking = environment.path / FREEZE_FILE
     (blocking / "inside").mkdir(parents=True)
     environment.bring(scheduled_scenario().status())
@@ -476,8 +474,7 @@ def test_a_folder_in_the_place_of_a_file_hinders_no_other(environment: FolderEnv
     assert environment.reconciler.error == ""
 
 
-def test_a_file_that_became_a_folder_is_left_when_its_event_is_over(environment: FolderEnvironment) -> None:
-    """What stands there then is nobody's event."""
+def test_directory_that_replaced_a_file_stays_after_the_event(environment: FolderEnvironment) -> None:
     environment.bring(scheduled_scenario().status())
     (environment.path / FREEZE_FILE).unlink()
     (environment.path / FREEZE_FILE).mkdir()
@@ -490,10 +487,10 @@ def test_a_file_that_became_a_folder_is_left_when_its_event_is_over(environment:
 @pytest.mark.linux("makes links and pipes")
 @pytest.mark.parametrize("kind", ["link", "dangling link", "link to a folder", "pipe", "socket", "hard link"])
 @pytest.mark.parametrize("name", [FREEZE_FILE, STATUS, OLD])
-def test_nothing_is_followed_or_waited_for(
+def test_links_and_pipes_are_not_followed_or_opened(
     environment: FolderEnvironment, tmp_path: Path, kind: str, name: str
 ) -> None:
-    """Whoever may write to the folder can't lead the agent's files elsewhere, nor make it wait."""
+    """A program with write access to the directory can't redirect or block the agent."""
     victim = tmp_path / "victim"
     victim.write_text(json.dumps({"type": EVENT_TYPE}))
     outside = tmp_path / "outside"
@@ -520,7 +517,7 @@ def test_nothing_is_followed_or_waited_for(
 
 
 class Planted:
-    """Something at a path that is no file of ours, while the block runs."""
+    """A link, pipe, or directory at a path, while the block runs."""
 
     def __init__(self, kind: str, path: Path, victim: Path, outside: Path) -> None:
         self._socket: socket.socket | None = None
@@ -548,8 +545,7 @@ class Planted:
 
 
 @pytest.mark.linux("follows a link of the operator's")
-def test_a_folder_that_is_a_link_is_the_operators_choice(tmp_path: Path) -> None:
-    """The path is configured: where it leads to is where the files are."""
+def test_configured_path_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     environment = FolderEnvironment(tmp_path / "link")
@@ -561,8 +557,8 @@ def test_a_folder_that_is_a_link_is_the_operators_choice(tmp_path: Path) -> None
 
 
 @pytest.mark.linux("modes mean nothing on Windows")
-def test_everybody_whom_the_folder_lets_in_may_read(tmp_path: Path) -> None:
-    """Whatever the umask is, and also when they are replaced."""
+def test_files_are_readable_by_every_user_of_the_directory(tmp_path: Path) -> None:
+    """With any umask, and after each replacement."""
     environment = FolderEnvironment(tmp_path)
     before = os.umask(0o077)
     try:
@@ -574,8 +570,8 @@ def test_everybody_whom_the_folder_lets_in_may_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("groups are of Linux")
-def test_a_folder_may_pass_its_group_on(tmp_path: Path) -> None:
-    """By the set-group-ID bit, as the page says."""
+def test_files_inherit_the_directorys_group(tmp_path: Path) -> None:
+    """Through the set-group-ID bit, as documented."""
     if sys.platform == "win32" or os.geteuid() != 0:
         pytest.skip("making another user's folder needs root")
     path = tmp_path / "events"
@@ -599,7 +595,7 @@ def test_a_folder_may_pass_its_group_on(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
+    """Mount a file system of 64 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if sys.platform == "win32" or os.geteuid() != 0:
@@ -614,15 +610,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """A file that takes all the space that is left."""
+    """Write a file that takes all the remaining space."""
     with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
         while file.write(bytes(512)):
             pass
 
 
 @pytest.mark.linux("mounts a small file system")
-def test_a_full_disk_is_said_and_what_is_over_still_goes(small_disk: Path) -> None:
-    """No half file and no temporary one is left; what was removed makes room again."""
+def test_full_disk_is_reported_and_ended_events_are_removed(small_disk: Path) -> None:
+    """No partial or temporary file is left, and removed files free space."""
     environment = FolderEnvironment(small_disk)
     environment.bring(scheduled_scenario().status())
     filler = small_disk / "filler"
@@ -642,8 +638,8 @@ def test_a_full_disk_is_said_and_what_is_over_still_goes(small_disk: Path) -> No
 
 
 @pytest.mark.linux("looks through another user's eyes")
-def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
-    """Nothing else happens, and when it may be written, everything is."""
+def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
+    """When it is writable again, everything is written."""
     if sys.platform == "win32":
         return
     path = tmp_path / "events"
@@ -668,8 +664,8 @@ def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.windows
-def test_a_file_that_is_being_read_is_replaced_when_the_reader_is_done(environment: FolderEnvironment) -> None:
-    """Windows lets nobody replace or remove a file that is open: it is said, tried again, and hinders no other."""
+def test_file_with_a_reader_is_replaced_after_the_reader_closes_it(environment: FolderEnvironment) -> None:
+    """Windows doesn't replace an open file: it is reported and retried, and blocks no other file."""
     environment.bring(scheduled_scenario().status())
     with open(environment.path / FREEZE_FILE, "rb"):
         environment.bring(started_scenario().status())
@@ -685,8 +681,7 @@ def test_a_file_that_is_being_read_is_replaced_when_the_reader_is_done(environme
     assert environment.reconciler.error == ""
 
 
-def test_started_is_still_the_same_file(environment: FolderEnvironment) -> None:
-    """The name is the event's, whatever becomes of the event."""
+def test_started_event_keeps_its_file_name(environment: FolderEnvironment) -> None:
     scenario = EventScenario()
     scenario.read(FREEZE)
     environment.bring(scenario.status())

@@ -1,4 +1,4 @@
-"""The thread beside the agent: never before an approval, never in its way, and whole files whatever kills it."""
+"""The writer's thread: after approvals, without delaying the agent, and with complete files after any kill."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PATIENCE: Final = 60.0
 
 
 def kept(folder: Folder, log: Log | NullLogger | None = None, seconds: list[float] | None = None) -> EventFiles:
-    """The thread, started. `seconds` are those of its clock."""
+    """Return the started thread, with `seconds` as its clock."""
     clock = time.monotonic if seconds is None else lambda: seconds[0]
     files = EventFiles(folder, DEFAULT_RULES, version="1.2.3", log=log or NullLogger(), monotonic=clock)
     files.start()
     return files
 
 
-def test_the_last_status_counts(tmp_path: Path) -> None:
-    """Whatever was published in between, the folder ends as the last status has it, and says that nobody runs."""
+def test_only_the_last_status_counts(tmp_path: Path) -> None:
+    """The directory ends with the last status, which shows that the agent isn't running."""
     files = kept(Folder(str(tmp_path)))
     for scenario in (scheduled_scenario(), started_scenario(), empty_scenario(), scheduled_scenario()):
         files.publish(scenario.status())
@@ -58,15 +58,14 @@ def test_the_last_status_counts(tmp_path: Path) -> None:
     assert files.state == EventFilesStatus(str(tmp_path))
 
 
-def test_a_stop_without_any_status_writes_nothing(tmp_path: Path) -> None:
-    """So ends an agent that could not start."""
+def test_stop_before_the_first_status_writes_nothing(tmp_path: Path) -> None:
     files = kept(Folder(str(tmp_path)))
     files.stop(PATIENCE)
     assert names(tmp_path) == set()
 
 
-def test_a_status_is_written_without_another_one(tmp_path: Path) -> None:
-    """The thread itself keeps status.json young, also while the loop waits two minutes for a first answer."""
+def test_status_file_is_refreshed_without_a_new_status(tmp_path: Path) -> None:
+    """For example, while the loop waits two minutes for the first response."""
     files = kept(Folder(str(tmp_path)))
     files.publish(empty_scenario().status())
     status = tmp_path / "status.json"
@@ -77,7 +76,7 @@ def test_a_status_is_written_without_another_one(tmp_path: Path) -> None:
 
 
 class Hanging(Folder, frozen=True):
-    """A folder of a file system that does not answer until it is told to."""
+    """A directory on a file system that doesn't respond until released."""
 
     answers = threading.Event()
     asked = threading.Event()
@@ -88,8 +87,8 @@ class Hanging(Folder, frozen=True):
         return super().identity()
 
 
-def test_a_folder_that_does_not_answer_is_said_and_hinders_nobody(tmp_path: Path) -> None:
-    """Neither publishing nor a stop waits for it; when it answers again, that is said too."""
+def test_hanging_directory_is_reported_and_blocks_nothing(tmp_path: Path) -> None:
+    """Neither `publish` nor `stop` waits for it; the recovery is logged."""
     text, seconds = io.StringIO(), [0.0]
     log = Log(text)
     files = kept(Hanging(str(tmp_path)), log, seconds)
@@ -111,8 +110,7 @@ def test_a_folder_that_does_not_answer_is_said_and_hinders_nobody(tmp_path: Path
     log.close(PATIENCE)
 
 
-def test_a_status_is_published_after_the_posts_of_its_pass(tmp_path: Path) -> None:
-    """The loop hands over what it knows when the approval is on its way, never before."""
+def test_status_is_published_after_the_approvals_of_its_pass(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     posts: list[Any] = []
 
@@ -135,8 +133,8 @@ def service() -> Iterator[MetadataService]:
         yield running
 
 
-def test_an_agent_that_is_killed_is_followed_by_one_that_knows(service: MetadataService, tmp_path: Path) -> None:
-    """Killed between two documents: the next one keeps what is still planned and removes what is over."""
+def test_agent_after_a_kill_takes_over_the_files(service: MetadataService, tmp_path: Path) -> None:
+    """It keeps files of planned events and removes those of ended ones."""
     folder = tmp_path / "events"
     folder.mkdir()
     stays, goes = own_event(1, EventType="Freeze", DurationInSeconds=60), own_event(2)
@@ -174,8 +172,8 @@ for number in range(10**9):
 """
 
 
-def test_files_are_whole_whatever_moment_kills_their_writer(tmp_path: Path) -> None:
-    """Killed again and again while it does nothing but write: a reader never meets half a file."""
+def test_files_are_complete_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    """The writer is killed repeatedly while it writes."""
     folder = tmp_path / "events"
     folder.mkdir()
     for delay in (0.0, 0.011, 0.023, 0.037, 0.053, 0.071):
@@ -205,7 +203,7 @@ def _all_whole(folder: Path) -> None:
 
 @pytest.fixture
 def silent_mount(tmp_path: Path) -> Iterator[Path]:
-    """A real file system that nobody answers for: whoever looks at it waits, as for a server that is gone."""
+    """Mount a file system without a server: every access hangs."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     if sys.platform == "win32" or os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
@@ -222,10 +220,8 @@ def silent_mount(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.linux("mounts a file system")
-def test_an_agent_beside_a_mount_that_hangs_goes_on(
-    service: MetadataService, silent_mount: Path, tmp_path: Path
-) -> None:
-    """It approves, is scraped, says what hangs, and ends within its five seconds."""
+def test_agent_runs_with_a_hanging_mount(service: MetadataService, silent_mount: Path, tmp_path: Path) -> None:
+    """It approves, is scraped, reports the hanging directory, and stops within five seconds."""
     flags = (f"--event-files.path={silent_mount}", "--approval.mode=enforce")
     with Run(service.url, tmp_path, *flags) as run:
         run.wait_for(lambda: run.metric("up") == 1)

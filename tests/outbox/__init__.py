@@ -1,1 +1,1 @@
-"""Tests of the outbox: what is committed stays, in order, within its bound."""
+"""Tests of the outbox: committed data stays, in order, within the bound."""

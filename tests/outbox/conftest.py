@@ -1,4 +1,4 @@
-"""Temporary folders in memory: the tests of this room commit all the time, and would mostly wait for the disk."""
+"""Temporary directories in memory: these tests commit often and would mostly wait for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On Windows, where modes mean nothing: the access lists of what the agent writes."""
+"""Access lists of the agent's files on Windows, where modes have no effect."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from exporter.windows import access
 from tests.support.outbox_content import STATE, a_record, opened
 
 
-def test_a_file_that_is_missing_and_a_folder_are_left_alone(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_not_narrowed(tmp_path: Path) -> None:
     assert narrow(tmp_path / "missing") == ""
     assert narrow(tmp_path) == ""
 
 
-def test_folders_are_made_with_those_above_them_and_once(tmp_path: Path) -> None:
+def test_directory_is_created_once_with_its_parents(tmp_path: Path) -> None:
     for _ in range(2):
         make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
@@ -28,8 +28,8 @@ def test_folders_are_made_with_those_above_them_and_once(tmp_path: Path) -> None
 
 
 @pytest.mark.windows
-def test_a_new_outbox_is_for_its_user_alone(tmp_path: Path) -> None:
-    """The folder that is made for it, and what SQLite makes in there."""
+def test_new_outbox_is_readable_only_by_its_user(tmp_path: Path) -> None:
+    """Includes its new directory and SQLite's files there."""
     folder = tmp_path / "state"
     outbox = opened(folder / "o.db")
     outbox.commit(STATE, [a_record(1)])
@@ -45,7 +45,7 @@ def test_a_new_outbox_is_for_its_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.windows
-def test_a_folder_that_others_may_read_is_told_with_the_command_that_closes_it(tmp_path: Path) -> None:
+def test_readable_directory_is_reported_with_the_command_that_restricts_it(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o755)
     outbox = opened(folder / "o.db")
@@ -59,7 +59,7 @@ def test_a_folder_that_others_may_read_is_told_with_the_command_that_closes_it(t
 
 
 @pytest.mark.windows
-def test_a_file_of_before_is_closed_to_others(tmp_path: Path) -> None:
+def test_existing_file_is_made_private(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o755)
     (folder / "file").write_text("x", encoding="ascii")
@@ -70,6 +70,6 @@ def test_a_file_of_before_is_closed_to_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("Windows has access lists")
-def test_elsewhere_the_folder_says_nothing_of_what_is_made_in_it(tmp_path: Path) -> None:
+def test_directory_is_not_checked_on_other_systems(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert open_folder(tmp_path) == ""

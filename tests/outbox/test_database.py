@@ -1,4 +1,4 @@
-"""The outbox's file: not ours, gone, replaced, damaged, or not to be opened."""
+"""The outbox's file: foreign, removed, replaced, damaged, or not openable."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def foreign(path: Path) -> None:
         db.commit()
 
 
-def test_a_file_of_another_program_is_set_aside(tmp_path: Path) -> None:
-    """It is kept under a name that contains why, a note is logged, and a new outbox works at once."""
+def test_foreign_file_is_set_aside(tmp_path: Path) -> None:
+    """It keeps its content under a name with the reason, a note is logged, and a new outbox works at once."""
     foreign(tmp_path / "o.db")
     outbox = opened(tmp_path / "o.db")
     assert len(set_aside(tmp_path, "foreign")) == 1
@@ -41,8 +41,8 @@ def test_a_file_of_another_program_is_set_aside(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_an_empty_file_becomes_ours(tmp_path: Path) -> None:
-    """A file of no bytes, as a package or a volume may bring it, is used."""
+def test_empty_file_becomes_an_outbox(tmp_path: Path) -> None:
+    """A package or a volume can provide a file of zero bytes."""
     (tmp_path / "o.db").touch()
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [])
@@ -50,8 +50,8 @@ def test_an_empty_file_becomes_ours(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_two_copies_are_kept_and_no_file_of_others_is_removed(tmp_path: Path) -> None:
-    """The newest two, also of one second; each was a file of its own. What another program made stays."""
+def test_two_newest_copies_and_all_foreign_files_are_kept(tmp_path: Path) -> None:
+    """Also if the copies were made in the same second."""
     others = [
         "o.db.corrupt",
         "o.db.mine-20250102T030405Z",
@@ -72,8 +72,8 @@ def test_two_copies_are_kept_and_no_file_of_others_is_removed(tmp_path: Path) ->
     assert set(others) <= set(os.listdir(tmp_path))
 
 
-def test_renew_begins_anew(tmp_path: Path) -> None:
-    """Another VM's outbox is set aside whole, with what it had not delivered; nothing of it is delivered by us."""
+def test_start_new_file_sets_another_vms_outbox_aside(tmp_path: Path) -> None:
+    """It is set aside with its undelivered records, and none of them is delivered."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
     outbox.start_new_file("other-vm")
@@ -85,8 +85,8 @@ def test_renew_begins_anew(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_one_agent_for_each_file(tmp_path: Path) -> None:
-    """A second opener is told so, in this process or another; after the first has closed it may."""
+def test_only_one_agent_opens_a_file(tmp_path: Path) -> None:
+    """A second opener in any process fails until the first has closed the file."""
     first = opened(tmp_path / "o.db")
     with pytest.raises(OutboxBusy, match="another agent uses this outbox"):
         opened(tmp_path / "o.db")
@@ -96,8 +96,8 @@ def test_one_agent_for_each_file(tmp_path: Path) -> None:
 
 @pytest.mark.linux("Windows refuses to remove or replace a file that is open")
 @pytest.mark.parametrize("removed", ["file", "folder"])
-def test_removed_while_running(tmp_path: Path, removed: str) -> None:
-    """A file removed under the agent is written anew with all that it held, and still keeps a second agent out."""
+def test_file_removed_while_running_is_rewritten(tmp_path: Path, removed: str) -> None:
+    """It has its whole content, and a second agent still can't open it."""
     folder = tmp_path / "state"
     outbox = opened(folder / "o.db")
     outbox.commit(STATE, [a_record(1)])
@@ -117,8 +117,8 @@ def test_removed_while_running(tmp_path: Path, removed: str) -> None:
 
 
 @pytest.mark.linux("Windows refuses to remove or replace a file that is open")
-def test_replaced_while_running(tmp_path: Path) -> None:
-    """A file put in the place of ours is set aside, ours is written anew, and acknowledgements are not forgotten."""
+def test_file_replaced_while_running_is_rewritten(tmp_path: Path) -> None:
+    """The other file is set aside, and acknowledgements are kept."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2)])
     (first, _) = outbox.next("otlp", 2)
@@ -134,8 +134,8 @@ def test_replaced_while_running(tmp_path: Path) -> None:
 # -- a file that can't be opened
 
 
-def test_starts_without_a_file(tmp_path: Path) -> None:
-    """An outbox that can't be made refuses commits, answers everything else, and works once it can be made."""
+def test_outbox_starts_without_a_file(tmp_path: Path) -> None:
+    """It rejects commits and supports everything else until the file can be created."""
     (tmp_path / "parent").write_text("a file where a folder should be")
     outbox = opened(tmp_path / "parent" / "o.db")
     assert "cannot be opened yet" in outbox.notes[0]
@@ -154,8 +154,8 @@ def test_starts_without_a_file(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_path_that_is_a_folder(tmp_path: Path) -> None:
-    """A folder at the path keeps the outbox closed, untouched, until it is gone."""
+def test_directory_at_the_path_keeps_the_outbox_closed(tmp_path: Path) -> None:
+    """The directory stays unchanged."""
     (tmp_path / "o.db").mkdir()
     outbox = opened(tmp_path / "o.db")
     with pytest.raises(OutboxUnwritable):
@@ -166,8 +166,8 @@ def test_a_path_that_is_a_folder(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_locked_at_the_start(tmp_path: Path) -> None:
-    """While another program holds the database at the start, the outbox waits for it and loses nothing in it."""
+def test_outbox_waits_for_a_database_locked_at_the_start(tmp_path: Path) -> None:
+    """No stored record is lost."""
     first = opened(tmp_path / "o.db")
     first.commit(STATE, [a_record(1)])
     first.close()
@@ -183,8 +183,8 @@ def test_locked_at_the_start(tmp_path: Path) -> None:
     second.close()
 
 
-def test_renew_that_fails_is_made_up_for(tmp_path: Path) -> None:
-    """When another VM's file can't be set aside, nothing of it is delivered, and the next commit sets it aside."""
+def test_failed_start_of_a_new_file_is_repeated_by_the_next_commit(tmp_path: Path) -> None:
+    """Until then no record of the other VM's file is delivered."""
     folder = tmp_path / "state"
     outbox = opened(folder / "o.db")
     outbox.commit(STATE, [a_record(1)])
@@ -203,8 +203,8 @@ def test_renew_that_fails_is_made_up_for(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_share_of_windows_is_a_path_that_begins_with_its_server() -> None:
-    """SQLite refuses a URI with a server in it."""
+def test_windows_share_becomes_a_path_in_the_uri() -> None:
+    """SQLite rejects a URI with a server."""
     assert file_uri(PureWindowsPath(r"\\server\share\an outbox.db")) == "file:////server/share/an%20outbox.db"
     assert file_uri(PureWindowsPath(r"C:\data\outbox.db")) == "file:///C:/data/outbox.db"
     assert file_uri(PurePosixPath("/data/outbox.db")) == "file:///data/outbox.db"
@@ -215,8 +215,8 @@ def test_a_share_of_windows_is_a_path_that_begins_with_its_server() -> None:
 
 @pytest.mark.linux("Windows removes no file that is open")
 @pytest.mark.parametrize("parts", [("-wal",), ("-shm",), ("-wal", "-shm"), ("", "-wal", "-shm"), ("",)])
-def test_parts_removed_while_running_cost_nothing(tmp_path: Path, parts: tuple[str, ...]) -> None:
-    """All that was committed is there after a restart, and nothing is delivered twice."""
+def test_removed_journal_files_lose_no_record(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    """After a restart all records are there, and none is delivered twice."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number) for number in range(5)])
@@ -241,8 +241,8 @@ def test_parts_removed_while_running_cost_nothing(tmp_path: Path, parts: tuple[s
 
 
 @pytest.mark.linux("Windows removes no file that is open")
-def test_a_removed_file_is_written_anew_while_another_program_reads_it(tmp_path: Path) -> None:
-    """As `tail --follow` does, whose own index is another one then."""
+def test_removed_file_is_rewritten_while_a_reader_has_it_open(tmp_path: Path) -> None:
+    """As with `tail --follow`, whose index is then a different one."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number) for number in range(5)])
@@ -262,7 +262,7 @@ def test_a_removed_file_is_written_anew_while_another_program_reads_it(tmp_path:
 @pytest.mark.linux("looks at users and modes")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
 def test_a_file_that_becomes_writable_is_used_without_a_restart() -> None:
-    """SQLite would open it for reading only, and stay so."""
+    """A connection that SQLite opened read-only would stay read-only."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
         path = Path(name) / "o.db"
         os.chown(name, 65534, -1)
@@ -286,8 +286,8 @@ def test_a_file_that_becomes_writable_is_used_without_a_restart() -> None:
 
 
 @pytest.mark.windows
-def test_on_windows_a_file_that_a_reader_held_at_the_start_is_used_when_it_has_gone(tmp_path: Path) -> None:
-    """A reader that lets no one write, as `Get-FileHash` does: no restart is needed."""
+def test_on_windows_a_file_locked_by_a_reader_at_the_start_is_used_later(tmp_path: Path) -> None:
+    """`Get-FileHash` denies writes while it reads; the agent needs no restart."""
     import win32con  # of Windows alone
     import win32file  # of Windows alone
 
@@ -308,7 +308,7 @@ def test_on_windows_a_file_that_a_reader_held_at_the_start_is_used_when_it_has_g
 
 
 class Removing:
-    """A record that removes the outbox's file while it is written: what another program does in just that moment."""
+    """A record that removes the outbox's file while it is written, as another program could."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -325,9 +325,8 @@ class Removing:
 
 
 @pytest.mark.linux("Windows removes no file that is open")
-def test_a_commit_to_a_file_that_is_removed_meanwhile_does_not_count(tmp_path: Path) -> None:
-    """A POST follows each commit: another agent may have begun with a new file by then. The next commit writes it
-    anew, with what the refused one wrote."""
+def test_commit_to_a_file_removed_meanwhile_fails(tmp_path: Path) -> None:
+    """An approval follows each commit, and another agent may use a new file. The next commit rewrites everything."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(1)])

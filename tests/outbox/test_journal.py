@@ -1,4 +1,4 @@
-"""A journal that a killed process left behind: cut off by the crash, or damaged on the disk."""
+"""The journal of a killed process: cut off by the crash, or damaged on the disk."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RECORDS: Final = 8
 
 
 def state(number: int) -> State:
-    """One state for each commit: SQLite does not write a page again that would be the same."""
+    """Return a different state for each commit: SQLite doesn't write an unchanged page again."""
     return replace(STATE, observed_seconds=float(number))
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The outbox of a process that was killed: each record is a transaction in its journal."""
+    """Return the outbox of a killed process: each record is a transaction in its journal."""
     source, copy = tmp_path_factory.mktemp("running") / "o.db", tmp_path_factory.mktemp("killed") / "o.db"
     outbox = opened(source)
     outbox.commit(STATE, [])
@@ -45,7 +45,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(killed: Path, folder: Path, content: bytes) -> Path:
-    """That outbox with this journal."""
+    """Return a copy of that outbox with this journal."""
     shutil.rmtree(folder)
     folder.mkdir()
     shutil.copy(killed, folder / "o.db")
@@ -54,17 +54,17 @@ def copied(killed: Path, folder: Path, content: bytes) -> Path:
 
 
 def frames_of(killed: Path) -> tuple[bytes, list[bytes]]:
-    """The journal's header and its frames."""
+    """Return the journal's header and its frames."""
     content = Path(f"{killed}-wal").read_bytes()
     return content[:HEADER], [content[at : at + FRAME] for at in range(HEADER, len(content), FRAME)]
 
 
 def ends(frames: list[bytes]) -> list[int]:
-    """The numbers of the frames that end a transaction."""
+    """Return the numbers of the frames that end a transaction."""
     return [index for index, frame in enumerate(frames) if any(frame[4:8])]
 
 
-def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> None:
+def test_journal_is_read_like_sqlite_reads_it(killed: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     path = copied(killed, tmp_path / "copy", Path(f"{killed}-wal").read_bytes())
     journal = read_journal(path)
@@ -78,8 +78,8 @@ def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("part", ["checksum", "salt", "page number", "content", "all"])
-def test_a_damaged_frame_costs_no_other_transaction(killed: Path, tmp_path: Path, part: str) -> None:
-    """Each frame in turn that two whole transactions follow: what is not on it alone waits for every destination."""
+def test_damaged_frame_loses_no_other_transaction(killed: Path, tmp_path: Path, part: str) -> None:
+    """Damages each frame that two complete transactions follow: all other records wait for every destination."""
     header, frames = frames_of(killed)
     place = {"checksum": 16, "salt": 8, "page number": 3, "content": 24 + 2000, "all": 0}[part]
     folder = tmp_path / "copy"
@@ -105,8 +105,8 @@ def test_a_damaged_frame_costs_no_other_transaction(killed: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("place", range(0, HEADER, 5))
-def test_a_damaged_header_costs_nothing(killed: Path, tmp_path: Path, place: int) -> None:
-    """SQLite would forget the whole journal."""
+def test_damaged_header_loses_nothing(killed: Path, tmp_path: Path, place: int) -> None:
+    """SQLite would discard the whole journal."""
     header, frames = frames_of(killed)
     bad = bytearray(header)
     bad[place] ^= 0x11
@@ -117,9 +117,8 @@ def test_a_damaged_header_costs_nothing(killed: Path, tmp_path: Path, place: int
         assert all_of(outbox, "otlp") == set(range(RECORDS))
 
 
-def test_what_a_crash_cut_off_is_no_damage(killed: Path, tmp_path: Path) -> None:
-    """At any byte, or with any page of the last transaction not written: the transactions before it are there, as
-    SQLite has it, and nothing is logged."""
+def test_truncated_journal_is_not_reported_as_damage(killed: Path, tmp_path: Path) -> None:
+    """Cuts at any byte, or omits any page of the last transaction: earlier transactions stay, and nothing is logged."""
     header, frames = frames_of(killed)
     content = header + b"".join(frames)
     before_last = ends(frames)[-2] + 1
@@ -171,9 +170,8 @@ def test_unflushed_delivery_is_not_reported_as_damage(tmp_path: Path) -> None:
     assert all(known)
 
 
-def test_what_is_left_of_writes_that_failed_is_no_damage(killed: Path, tmp_path: Path) -> None:
-    """A transaction that could not be flushed is overwritten by the next one; behind a shorter one its end remains,
-    and behind that the end of another."""
+def test_remains_of_failed_writes_are_not_reported_as_damage(killed: Path, tmp_path: Path) -> None:
+    """A transaction that failed to flush is overwritten; after a shorter one, its end remains."""
     header, frames = frames_of(killed)
     end = ends(frames)
     remains = frames[end[4] - 1 : end[4] + 1] + frames[end[7] - 1 : end[7] + 1]
@@ -185,8 +183,8 @@ def test_what_is_left_of_writes_that_failed_is_no_damage(killed: Path, tmp_path:
         assert all_of(outbox, "otlp") == set(range(3))
 
 
-def test_an_earlier_use_of_the_journal_is_no_damage(tmp_path: Path) -> None:
-    """SQLite begins a journal anew at its start, and what it held before stays behind it under other salts."""
+def test_earlier_content_of_the_journal_is_not_reported_as_damage(tmp_path: Path) -> None:
+    """SQLite restarts a journal at its beginning; the old content stays behind it with other salts."""
     source = tmp_path / "o.db"
     outbox = opened(source)
     for number in range(30):

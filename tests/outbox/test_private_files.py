@@ -1,4 +1,4 @@
-"""What the agent writes is for its owner alone, whatever the umask is and whatever was there before."""
+"""Privacy of the agent's files, for any umask and any existing file."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def widened(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
-def test_a_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
-    """The database, its journal and their index have mode 0600 whatever the umask is."""
+def test_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
+    """The database, its journal, and their index have mode 0600 with any umask."""
     with umask(mask):
         outbox = opened(tmp_path / "o.db")
         outbox.commit(STATE, [a_record(1)])
@@ -57,8 +57,8 @@ def test_a_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
     outbox.close()
 
 
-def test_wide_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
-    """A restored database, a crash's journal and what was once set aside are narrowed when the outbox is opened."""
+def test_readable_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
+    """A restored database, a crash's journal, and copies set aside are narrowed when the outbox is opened."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     (crashed := tmp_path / "crashed").mkdir()
@@ -79,8 +79,8 @@ def test_wide_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_what_is_set_aside_and_written_anew_is_private(tmp_path: Path) -> None:
-    """A file put in the place of ours, a corrupt one and another VM's are set aside with mode 0600, journal and all."""
+def test_files_set_aside_and_rewritten_are_private(tmp_path: Path) -> None:
+    """Covers a replaced file, a corrupt one, and another VM's, each with its journal."""
     with umask(0):
         (tmp_path / "o.db").write_bytes(b"this is no database at all" * 500)
         outbox = opened(tmp_path / "o.db")
@@ -97,8 +97,8 @@ def test_what_is_set_aside_and_written_anew_is_private(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_to_narrow_ends_no_lock(tmp_path: Path) -> None:
-    """While the agent's connection is open a second one is made, and the first still holds what it had locked."""
+def test_narrowing_releases_no_lock(tmp_path: Path) -> None:
+    """A second connection opened meanwhile doesn't release the locks of the first."""
     make_private(tmp_path / "o.db")
     agent = connect(tmp_path / "o.db", 1 << 20, "FULL")
     agent.execute("CREATE TABLE t (x)")
@@ -155,8 +155,8 @@ def test_directory_that_cannot_be_listed_is_used() -> None:
             widened(folder)
 
 
-def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
-    """A link where the lock should be is refused: nothing is made or locked behind it."""
+def test_link_at_the_lock_is_rejected(tmp_path: Path) -> None:
+    """Its target is neither created nor locked."""
     (tmp_path / "o.db").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"o\.db"):
         FileLock(tmp_path / "o.db").acquire()

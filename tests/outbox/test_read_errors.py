@@ -1,4 +1,4 @@
-"""A disk that returns read errors, which SQLite reports as damage: it is waited for, and nothing is lost."""
+"""Disk read errors, which SQLite reports as damage: the outbox waits, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ pytestmark = pytest.mark.linux("preloads a library that fails reads")
 
 
 def test_read_errors_lose_nothing_and_rename_nothing(tmp_path: Path) -> None:
-    """Wherever a read fails, once or for long, at the start or while running: every record is delivered once, none is
-    counted as lost, the state is the last one, and no file is set aside or left behind. A file that can't be read is
-    tried again at most once a minute in the long run."""
+    """Every record is delivered once, for any failed read, once or repeatedly, at the start or later."""
     library = tmp_path / "read_errors.so"
     subprocess.run([need("cc"), "-shared", "-fPIC", "-nostdlib", "-o", library, SHIM], check=True)
     command = [sys.executable, "-m", "tests.support.read_errors", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""What is dropped at the bound: a fiftieth at a time, the oldest first."""
+"""Records dropped at the bound: 2 % at a time, oldest first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.outbox_content import STATE, a_record, drained, opened
 
 
 @pytest.mark.parametrize(("waiting", "dropped"), [(1, 1), (2, 1), (99, 1), (100, 2), (149, 2), (150, 3)])
-def test_a_fiftieth_of_the_waiting_records_is_dropped_and_at_least_one(
+def test_two_percent_of_waiting_records_and_at_least_one_are_dropped(
     tmp_path: Path, waiting: int, dropped: int
 ) -> None:
-    """Exactly that many, the oldest, and as many are counted."""
+    """The oldest are dropped, and their number is returned."""
     outbox = opened(tmp_path / "o.db", names=("otlp",))
     outbox.commit(STATE, [a_record(number) for number in range(waiting)])
     with closing(sqlite3.connect(outbox.path, isolation_level=None)) as db:
@@ -27,7 +27,7 @@ def test_a_fiftieth_of_the_waiting_records_is_dropped_and_at_least_one(
     outbox.close()
 
 
-def test_of_nothing_nothing_is_dropped(tmp_path: Path) -> None:
+def test_empty_outbox_drops_nothing(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "o.db")
     with closing(sqlite3.connect(outbox.path, isolation_level=None)) as db:
         assert drop_oldest(db) is None

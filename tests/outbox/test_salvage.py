@@ -1,4 +1,4 @@
-"""A damaged outbox: a damaged page costs only the records on it, and those are counted."""
+"""A damaged outbox: a damaged page loses only its records, and they are counted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BIG_STATE: Final = replace(STATE, vm_key="k" * 9000)
 
 
 def marked(number: int) -> Record:
-    """A record of 100 to 13,000 bytes, whose number is on each page that holds a part of it."""
+    """Return a record of 100 to 13,000 bytes, with its number on each page that has a part of it."""
     mark = f"<{number:04}>"
     size = 13_000 if number % 10 == 0 else 100 + 37 * number
     record = a_record(number, subject=f"event-{number % 7}{mark}")
@@ -43,7 +43,7 @@ def marked(number: int) -> Record:
 
 
 def fill(path: Path) -> None:
-    """An outbox with records that wait, were delivered, or are parked, and with a large state."""
+    """Fill an outbox with waiting, delivered, and parked records, and with a large state."""
     outbox = opened(path)
     for number in range(RECORDS):
         outbox.commit(STATE, [marked(number)])
@@ -72,17 +72,17 @@ def ones(_page: bytes, _other: bytes) -> bytes:
 
 
 def garbage(page: bytes, _other: bytes) -> bytes:
-    """Of the right type, so that it is looked into."""
+    """Return garbage of the right page type, so that it is parsed."""
     return page[:3] + random.Random(PAGE).randbytes(PAGE - 3)  # noqa: S311  # no secret
 
 
 def swapped(_page: bytes, other: bytes) -> bytes:
-    """What belongs to another page was written here."""
+    """Return the content of another page."""
     return other
 
 
 def half(page: bytes, _other: bytes) -> bytes:
-    """The second half of it was never written."""
+    """Return the page without its second half."""
     return page[: PAGE // 2] + bytes(PAGE // 2)
 
 
@@ -91,7 +91,7 @@ def pages_of(content: bytes) -> list[bytes]:
 
 
 def all_of(outbox: Outbox, name: str) -> set[int]:
-    """The numbers of all records that a destination gets, each in one copy."""
+    """Return the numbers of all records for a destination, each once."""
     taken: list[int] = []
     while batch := outbox.next(name, 1000, None):
         taken += numbers(batch)
@@ -101,18 +101,17 @@ def all_of(outbox: Outbox, name: str) -> set[int]:
 
 
 def parked_in(path: Path, name: str) -> set[int]:
-    """The numbers of the records that are parked for a destination, read from the file."""
+    """Return the numbers of the records parked for a destination, read from the file."""
     with closing(sqlite3.connect(path)) as db:
         query = "SELECT r.id FROM queue JOIN records r USING (seq) WHERE destination = ? AND parked NOTNULL"
         return {int(found[-12:]) for (found,) in db.execute(query, (name,))}
 
 
 @pytest.mark.parametrize("damage", [zeroed, ones, garbage, swapped, half])
-def test_a_damaged_page_costs_only_the_records_on_it(
+def test_damaged_page_loses_only_its_records(
     tmp_path: Path, filled: bytes, damage: Callable[[bytes, bytes], bytes]
 ) -> None:
-    """Each page in turn: all other records still wait for whom they waited, what is lost is counted, and the state is
-    kept unless it was there."""
+    """Damages each page: other records keep their queues, losses are counted, and the state is kept unless damaged."""
     path, found = tmp_path / "o.db", pages_of(filled)
     there_before = set(range(20, RECORDS))
     for index, page in enumerate(found):
@@ -135,7 +134,7 @@ def test_a_damaged_page_costs_only_the_records_on_it(
         assert state == BIG_STATE or b"kkkk" in page or index == 1, index
 
 
-def test_a_whole_file_is_used_as_it_is(tmp_path: Path, filled: bytes) -> None:
+def test_undamaged_file_is_used_unchanged(tmp_path: Path, filled: bytes) -> None:
     path = tmp_path / "o.db"
     path.write_bytes(filled)
     outbox = opened(path)
@@ -158,8 +157,8 @@ STATES: Final[dict[str, str]] = {
 
 
 @pytest.mark.parametrize("sql", STATES.values(), ids=STATES)
-def test_a_state_that_cannot_be_read_costs_no_record(tmp_path: Path, sql: str) -> None:
-    """What was approved and what was Started is taken from the records, and no number of a record is used again."""
+def test_unreadable_state_loses_no_record(tmp_path: Path, sql: str) -> None:
+    """Approvals and starts are taken from the records, and no record number is reused."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     accepted, started = a_record(2, "Approved-1"), a_record(3, "Started-1")
@@ -203,7 +202,7 @@ MISTYPED: Final[dict[str, str]] = {
 
 
 @pytest.mark.parametrize("sql", MISTYPED.values(), ids=MISTYPED)
-def test_values_of_the_wrong_type_cost_no_record(tmp_path: Path, sql: str) -> None:
+def test_values_of_the_wrong_type_lose_no_record(tmp_path: Path, sql: str) -> None:
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number) for number in range(1, 5)])
@@ -221,7 +220,7 @@ def test_values_of_the_wrong_type_cost_no_record(tmp_path: Path, sql: str) -> No
 
 
 def with_waiting(path: Path, records: int = 8) -> bytes:
-    """A file whose records wait, and its content."""
+    """Return a file with waiting records, and its content."""
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number, size=900) for number in range(records)])
     outbox.close()
@@ -229,13 +228,12 @@ def with_waiting(path: Path, records: int = 8) -> bytes:
 
 
 def header_and_schema(content: bytes) -> Iterator[int]:
-    """The places of what is not zero on the first page, but for what names the program and version it belongs to."""
+    """Return the offsets of nonzero bytes of page 1, except those of the application id and version."""
     return (at for at in range(PAGE) if content[at] and not 60 <= at < 64)
 
 
-def test_no_changed_bit_of_the_first_page_costs_a_record(tmp_path: Path) -> None:
-    """Names in the schema that are no longer UTF-8, other names, a version that SQLite only reads: each is damage, and
-    the file is usable after it."""
+def test_changed_bit_of_the_first_page_loses_no_record(tmp_path: Path) -> None:
+    """Invalid UTF-8 in the schema, other names, or a read-only version is damage; the file is usable afterwards."""
     path = tmp_path / "o.db"
     content = with_waiting(path)
     chance = random.Random(22)  # noqa: S311  # no secret
@@ -253,8 +251,8 @@ def test_no_changed_bit_of_the_first_page_costs_a_record(tmp_path: Path) -> None
         outbox.close()
 
 
-def test_a_name_that_is_damaged_while_running_is_carried_over(tmp_path: Path) -> None:
-    """SQLite reads the schema again when its number changes. The commit is made, in the file that takes its place."""
+def test_file_with_a_name_damaged_while_running_is_recovered(tmp_path: Path) -> None:
+    """SQLite reads the schema again when its number changes. The commit is made in the new file."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(1)])
@@ -281,8 +279,7 @@ BODIES: Final[dict[str, str]] = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_damaged_body_costs_that_record(tmp_path: Path, body: str) -> None:
-    """The rest of a damaged file is carried over."""
+def test_damaged_body_loses_only_its_record(tmp_path: Path, body: str) -> None:
     path = tmp_path / "o.db"
     with_waiting(path, 4)
     with closing(sqlite3.connect(path)) as db:
@@ -297,8 +294,8 @@ def test_a_damaged_body_costs_that_record(tmp_path: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["queue", "queue_seq"])
-def test_a_number_that_only_one_copy_of_the_queue_has_is_no_record(tmp_path: Path, table: str) -> None:
-    """One bit of a row number changed: nothing is lost, so nothing is counted."""
+def test_row_number_in_only_one_copy_of_the_queue_is_not_counted(tmp_path: Path, table: str) -> None:
+    """One changed bit in a row number loses nothing."""
     path = tmp_path / "o.db"
     content = bytearray(with_waiting(path))
     with closing(sqlite3.connect(path)) as db:
@@ -317,8 +314,8 @@ def test_a_number_that_only_one_copy_of_the_queue_has_is_no_record(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep", [40, 60, 100, 140])
-def test_what_a_cut_off_file_has_lost_is_counted(tmp_path: Path, filled: bytes, keep: int) -> None:
-    """Every undelivered record that is missing, and at most those that are missing at all."""
+def test_losses_of_a_truncated_file_are_counted(tmp_path: Path, filled: bytes, keep: int) -> None:
+    """The count includes every missing undelivered record, and at most all missing ones."""
     path = tmp_path / "o.db"
     path.write_bytes(filled[: keep * PAGE])
     outbox = opened(path)
@@ -331,9 +328,8 @@ def test_what_a_cut_off_file_has_lost_is_counted(tmp_path: Path, filled: bytes, 
     outbox.close()
 
 
-def test_where_a_part_of_the_queue_is_gone_every_record_waits_for_all(tmp_path: Path, filled: bytes) -> None:
-    """Of the queue's index nothing is left, and of the queue itself each page in turn is missing: what it says of one
-    destination says nothing of the other."""
+def test_incomplete_queue_makes_every_record_wait_for_all_destinations(tmp_path: Path, filled: bytes) -> None:
+    """The queue's index is missing, and each page of the queue in turn."""
     path = tmp_path / "o.db"
     path.write_bytes(filled)
     with closing(sqlite3.connect(path)) as db:
@@ -356,8 +352,8 @@ def test_where_a_part_of_the_queue_is_gone_every_record_waits_for_all(tmp_path: 
             entry.unlink()
 
 
-def test_what_was_lost_with_the_queue_is_counted(tmp_path: Path, filled: bytes) -> None:
-    """Both copies of the queue are gone, and a part of the records."""
+def test_losses_without_any_queue_are_counted(tmp_path: Path, filled: bytes) -> None:
+    """Both copies of the queue are missing, and some records."""
     path = tmp_path / "o.db"
     path.write_bytes(filled)
     with closing(sqlite3.connect(path)) as db:
@@ -372,8 +368,7 @@ def test_what_was_lost_with_the_queue_is_counted(tmp_path: Path, filled: bytes) 
     outbox.close()
 
 
-def test_a_record_that_is_gone_from_its_table_is_counted(tmp_path: Path) -> None:
-    """The queue names it, so that the destination would wait for it."""
+def test_queued_record_missing_from_its_table_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(1), a_record(2)])
@@ -387,8 +382,8 @@ def test_a_record_that_is_gone_from_its_table_is_counted(tmp_path: Path) -> None
     again.close()
 
 
-def test_where_both_copies_of_the_queue_are_gone_records_are_sent_once_more(tmp_path: Path, filled: bytes) -> None:
-    """It can't be known what was delivered: rather a copy too many, under the same id, than a record too few."""
+def test_records_are_sent_again_if_both_copies_of_the_queue_are_missing(tmp_path: Path, filled: bytes) -> None:
+    """A duplicate with the same id is better than a lost record."""
     path = tmp_path / "o.db"
     path.write_bytes(filled)
     with closing(sqlite3.connect(path)) as db:
@@ -402,14 +397,14 @@ def test_where_both_copies_of_the_queue_are_gone_records_are_sent_once_more(tmp_
 
 
 def bytes_read() -> int:
-    """By this process, from whatever file."""
+    """Return the number of bytes that this process has read from files."""
     counted = dict(line.split(": ") for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines())
     return int(counted["rchar"])
 
 
 @pytest.mark.linux("the system counts what is read")
-def test_many_rows_that_claim_the_same_pages_are_not_all_read(tmp_path: Path) -> None:
-    """Every page is a leaf with the same row of two megabytes: as much is read as the file has, times a constant."""
+def test_rows_that_share_overflow_pages_are_read_within_a_limit(tmp_path: Path) -> None:
+    """Every page is a leaf with the same row of 2 MiB: reads stay proportional to the file's size."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(1, size=2_000_000)])
@@ -432,7 +427,7 @@ def set_aside_in(folder: Path) -> list[str]:
 
 
 def damaged(path: Path, only: range | None = None) -> None:
-    """Every page but the first is overwritten, or only these, of a file whose journal is empty."""
+    """Overwrite these pages, or all but the first, of a file whose journal is empty."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
@@ -441,8 +436,8 @@ def damaged(path: Path, only: range | None = None) -> None:
             file.write(b"\xff" * PAGE)
 
 
-def test_damage_that_a_commit_meets_loses_nothing_of_the_commit(tmp_path: Path) -> None:
-    """The rest of the file is carried over, and the deliveries go on with what is left."""
+def test_damage_found_by_a_commit_loses_nothing_of_it(tmp_path: Path) -> None:
+    """The rest of the file is recovered, and deliveries continue."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number, size=2_000) for number in range(500)])
@@ -456,8 +451,8 @@ def test_damage_that_a_commit_meets_loses_nothing_of_the_commit(tmp_path: Path) 
         assert again.load() == STATE
 
 
-def test_numbers_of_records_on_their_way_stay_valid(tmp_path: Path) -> None:
-    """A batch that was under way when the file was carried over is acknowledged by its numbers, and comes no more."""
+def test_row_numbers_of_a_batch_being_sent_stay_valid(tmp_path: Path) -> None:
+    """A batch sent during the recovery is acknowledged by its numbers and not sent again."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number) for number in range(6)])
@@ -473,8 +468,8 @@ def test_numbers_of_records_on_their_way_stay_valid(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_damage_that_a_delivery_meets_is_carried_over_by_the_agent(tmp_path: Path) -> None:
-    """The delivery gets an error that is the outbox's, the agent's next look mends the file, and delivery goes on."""
+def test_damage_found_by_a_delivery_is_repaired_by_the_agent(tmp_path: Path) -> None:
+    """The delivery raises OutboxUnwritable, the agent's next call repairs the file, and delivery continues."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number, size=3_000) for number in range(2_000)])
@@ -494,9 +489,8 @@ def test_damage_that_a_delivery_meets_is_carried_over_by_the_agent(tmp_path: Pat
 
 @pytest.mark.linux("forks a process for each step")
 @pytest.mark.parametrize("what", ["damaged", "removed"])
-def test_a_process_that_is_killed_at_any_step_loses_nothing(tmp_path: Path, what: str) -> None:
-    """The next start finishes what was begun, or begins again: every readable record waits, once, and the state is
-    there. Only where the file itself was removed before it could be written anew, it is a new one."""
+def test_process_killed_at_any_step_loses_nothing(tmp_path: Path, what: str) -> None:
+    """The next start completes or repeats the rewrite; only a removed file that wasn't rewritten yet is new."""
     source, folder = tmp_path / "source", tmp_path / "folder"
     folder.mkdir()
     outbox = opened(source / "o.db")
@@ -523,8 +517,8 @@ def test_a_process_that_is_killed_at_any_step_loses_nothing(tmp_path: Path, what
 
 
 @pytest.mark.linux("Windows replaces no file that is open")
-def test_an_outbox_of_another_lineage_in_place_of_one_in_doubt_is_not_used(tmp_path: Path) -> None:
-    """The file is closed and opened anew because it seems damaged. What was put there meanwhile is set aside."""
+def test_other_outbox_in_place_of_one_in_doubt_is_set_aside(tmp_path: Path) -> None:
+    """The file is reopened because it seems damaged, and was replaced meanwhile."""
     path, other = tmp_path / "o.db", tmp_path / "other.db"
     with closing(opened(other)) as another:
         another.commit(State(birth=NOW + timedelta(days=1), vm_id="another"), [a_record(9)])
@@ -544,8 +538,8 @@ def test_an_outbox_of_another_lineage_in_place_of_one_in_doubt_is_not_used(tmp_p
     outbox.close()
 
 
-def test_a_file_that_is_emptied_while_running_is_written_anew(tmp_path: Path) -> None:
-    """What only the journal held would be lost with the process, and what was approved with it."""
+def test_file_emptied_while_running_is_rewritten(tmp_path: Path) -> None:
+    """Otherwise the content of the journal, with its approvals, would be lost with the process."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(1)])
@@ -566,8 +560,8 @@ def test_a_file_that_is_emptied_while_running_is_written_anew(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [0, 40 * PAGE], ids=["to nothing", "in the middle"])
-def test_a_file_that_is_cut_off_while_running_is_counted(tmp_path: Path, size: int) -> None:
-    """What the rest of the file does not even name is known to be missing all the same: it waited before."""
+def test_losses_of_a_file_truncated_while_running_are_counted(tmp_path: Path, size: int) -> None:
+    """The agent's earlier counts include records that the rest of the file doesn't mention."""
     path = tmp_path / "o.db"
     outbox = opened(path)
     outbox.commit(STATE, [a_record(number, size=3_000) for number in range(1_000)])

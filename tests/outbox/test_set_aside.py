@@ -1,4 +1,4 @@
-"""A file that is set aside keeps its journal, whatever happens in between, and the next outbox has nothing of it."""
+"""Files set aside: they keep their journal, and the next outbox has nothing of them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def names(folder: Path) -> set[str]:
     return set(os.listdir(folder))
 
 
-def test_a_database_is_set_aside_with_all_its_parts(tmp_path: Path) -> None:
+def test_database_is_set_aside_with_all_its_parts(tmp_path: Path) -> None:
     parts(tmp_path / "o.db", *PARTS)
     set_aside(tmp_path / "o.db", "corrupt", NOW)
     assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
     assert (tmp_path / f"{ASIDE}-wal").read_text(encoding="ascii") == "o.db-wal"
 
 
-def test_two_are_never_mixed_under_one_name(tmp_path: Path) -> None:
-    """In the same second, and also where only a journal of that name is there."""
+def test_each_copy_has_a_unique_name(tmp_path: Path) -> None:
+    """Also in the same second, and if only a journal has the name."""
     parts(tmp_path / ASIDE, "-wal")
     parts(tmp_path / "o.db", *PARTS)
     set_aside(tmp_path / "o.db", "corrupt", NOW)
@@ -49,10 +49,8 @@ def test_two_are_never_mixed_under_one_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [(), ("",)], ids=["no database", "an empty one"])
-def test_a_journal_without_a_database_is_kept_and_not_read_into_the_next(
-    tmp_path: Path, beside: tuple[str, ...]
-) -> None:
-    """SQLite would delete it: what is in it was committed."""
+def test_journal_without_a_database_is_set_aside(tmp_path: Path, beside: tuple[str, ...]) -> None:
+    """SQLite would delete it, with its committed content."""
     outbox = opened(tmp_path / "before" / "o.db")
     outbox.commit(STATE, [a_record(1)])
     shutil.copy(tmp_path / "before" / "o.db-wal", tmp_path / "o.db-wal")
@@ -70,8 +68,8 @@ def test_a_journal_without_a_database_is_kept_and_not_read_into_the_next(
     assert any("no-database" in note for note in fresh.notes)
 
 
-def test_a_process_that_died_between_the_renames_leaves_a_journal_that_is_kept(tmp_path: Path) -> None:
-    """The next start sets it aside, before it begins another outbox: nothing of it is told for another."""
+def test_journal_left_by_an_interrupted_rename_is_set_aside(tmp_path: Path) -> None:
+    """The next start does so before it creates an outbox, which has nothing of the journal."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     crashed = tmp_path / "crashed"
@@ -87,8 +85,8 @@ def test_a_process_that_died_between_the_renames_leaves_a_journal_that_is_kept(t
     assert (crashed / kept).read_bytes() == content
 
 
-def test_a_process_that_died_while_it_wrote_the_file_anew_loses_nothing(tmp_path: Path) -> None:
-    """What was there is set aside, and the copy is not at its place yet."""
+def test_process_killed_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:
+    """The old file is set aside, and the new one isn't at its path yet."""
     before = opened(tmp_path / "before.db")
     before.commit(STATE, [a_record(1)])
     before.close()
@@ -102,10 +100,8 @@ def test_a_process_that_died_while_it_wrote_the_file_anew_loses_nothing(tmp_path
 
 @pytest.mark.linux("a file that is open is not replaced on Windows")
 @pytest.mark.parametrize("parts_put", [("",), ("", "-wal")], ids=["alone", "with its journal"])
-def test_a_file_that_took_the_place_of_the_outbox_is_set_aside_as_it_was(
-    tmp_path: Path, parts_put: tuple[str, ...]
-) -> None:
-    """With the journal that came with it, and no other: SQLite would read that of the outbox into the file."""
+def test_replacing_file_is_set_aside_with_its_own_journal(tmp_path: Path, parts_put: tuple[str, ...]) -> None:
+    """SQLite would otherwise apply the outbox's journal to it."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
     restored = opened(tmp_path / "restored.db")
@@ -125,15 +121,15 @@ def test_a_file_that_took_the_place_of_the_outbox_is_set_aside_as_it_was(
 
 
 @pytest.mark.parametrize("name", ["o.db.corrupt-20261399T000000Z", "o.db.corrupt-00000000T000000Z-2"])
-def test_a_name_that_is_no_time_keeps_no_agent_from_starting(tmp_path: Path, name: str) -> None:
+def test_name_without_a_valid_time_does_not_prevent_the_start(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     (tmp_path / "o.db").write_bytes(b"no database" * 500)
     with closing(opened(tmp_path / "o.db")) as outbox:
         assert len(outbox.faults) == 1
 
 
-def test_a_file_that_was_begun_and_not_filled_is_removed(tmp_path: Path) -> None:
-    """A process ended while it wrote the file anew: the one that was there is used, or a new one."""
+def test_incomplete_new_file_is_removed(tmp_path: Path) -> None:
+    """A process ended during the rewrite: the existing file is used, or a new one."""
     (tmp_path / "o.db.new").touch()
     with closing(sqlite3.connect(tmp_path / "o.db.new")) as db:
         db.execute("CREATE TABLE records (x)")  # not committed
@@ -143,8 +139,8 @@ def test_a_file_that_was_begun_and_not_filled_is_removed(tmp_path: Path) -> None
     outbox.close()
 
 
-def test_a_copy_of_before_never_takes_the_place_of_an_outbox(tmp_path: Path) -> None:
-    """Nor of the next one, when that is removed one day."""
+def test_old_new_file_never_replaces_an_outbox(tmp_path: Path) -> None:
+    """Nor a later one, after the outbox is removed."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
     outbox.close()
@@ -175,9 +171,7 @@ def test_a_copy_of_before_never_takes_the_place_of_an_outbox(tmp_path: Path) -> 
         (None, None, "io"),
     ],
 )
-def test_the_reason_is_what_windows_says_and_not_what_python_makes_of_it(
-    winerror: int | None, number: int | None, reason: str
-) -> None:
+def test_windows_error_code_takes_precedence_over_errno(winerror: int | None, number: int | None, reason: str) -> None:
     assert system_reason(number, winerror) == reason
 
 
@@ -189,7 +183,7 @@ def test_only_a_lock_that_is_held_is_one() -> None:
 
 
 @pytest.mark.windows
-def test_on_windows_a_file_that_somebody_reads_is_busy_and_set_aside_when_they_have_gone(tmp_path: Path) -> None:
+def test_on_windows_a_file_with_a_reader_is_busy_and_set_aside_later(tmp_path: Path) -> None:
     path = tmp_path / "o.db"
     with closing(sqlite3.connect(path)) as foreign:
         foreign.execute("PRAGMA journal_mode=WAL")
@@ -208,8 +202,8 @@ def test_on_windows_a_file_that_somebody_reads_is_busy_and_set_aside_when_they_h
 
 
 @pytest.mark.windows
-def test_on_windows_another_vms_file_is_set_aside_when_its_reader_has_gone(tmp_path: Path) -> None:
-    """Nothing of it is delivered before."""
+def test_on_windows_another_vms_file_is_set_aside_after_its_reader_closes_it(tmp_path: Path) -> None:
+    """None of its records is delivered before."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
     with closing(sqlite3.connect(tmp_path / "o.db")) as reader:
@@ -225,7 +219,7 @@ def test_on_windows_another_vms_file_is_set_aside_when_its_reader_has_gone(tmp_p
 
 @pytest.mark.windows
 @pytest.mark.parametrize("spelled", [str.upper, "\\\\?\\{}".format, lambda path: path.replace("\\", "/")])
-def test_on_windows_one_file_in_two_spellings_has_one_lock(tmp_path: Path, spelled: object) -> None:
+def test_on_windows_two_spellings_of_a_path_share_one_lock(tmp_path: Path, spelled: object) -> None:
     assert callable(spelled)
     first, second = FileLock(tmp_path / "o.db"), FileLock(Path(spelled(str(tmp_path / "o.db"))))
     assert first.acquire()

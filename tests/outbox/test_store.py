@@ -18,8 +18,8 @@ from exporter.outbox.queue import DELIVERED_KEPT
 from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, numbers, on_disk, opened
 
 
-def test_state_and_records_survive_together(tmp_path: Path) -> None:
-    """What one commit held is what the next process finds: the state, and every record for every destination."""
+def test_state_and_records_are_committed_together(tmp_path: Path) -> None:
+    """The next process finds the state, and every record for every destination."""
     first = opened(tmp_path / "o.db")
     assert first.load() is None
     first.commit(STATE, [a_record(1), a_record(2)])
@@ -30,8 +30,8 @@ def test_state_and_records_survive_together(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_failed_commit_leaves_nothing_behind(tmp_path: Path) -> None:
-    """While another process holds the file, neither the state nor a record of a refused commit is there later."""
+def test_failed_commit_writes_nothing(tmp_path: Path) -> None:
+    """Another process has locked the file."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [])
     with closing(sqlite3.connect(outbox.path, isolation_level=None)) as other:
@@ -48,8 +48,8 @@ def test_a_failed_commit_leaves_nothing_behind(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_an_id_is_written_once(tmp_path: Path) -> None:
-    """A record that comes again after a crash is not queued again, whether it was delivered meanwhile or not."""
+def test_record_id_is_written_once(tmp_path: Path) -> None:
+    """A record repeated after a crash isn't queued again, delivered or not."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2)])
     (first,) = outbox.next("otlp", 1)
@@ -60,8 +60,8 @@ def test_an_id_is_written_once(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_destinations_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """Each destination has its own position, and it survives a restart."""
+def test_destinations_are_independent(tmp_path: Path) -> None:
+    """Each has a position that survives a restart."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(number) for number in range(5)])
     assert drained(outbox, "otlp") == [0, 1, 2, 3, 4]
@@ -74,8 +74,8 @@ def test_destinations_do_not_wait_for_each_other(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_batch_is_of_one_subject_in_order(tmp_path: Path) -> None:
-    """A batch holds the oldest record's subject alone, oldest first."""
+def test_batch_has_one_subject_in_order(tmp_path: Path) -> None:
+    """It is the subject of the oldest record."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1, "a"), a_record(2, "b"), a_record(3, "a"), a_record(4, "b")])
     assert numbers(outbox.next("otlp", 10)) == [1, 3]
@@ -83,8 +83,8 @@ def test_a_batch_is_of_one_subject_in_order(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_parked_record_is_kept_and_passed_by(tmp_path: Path) -> None:
-    """What a destination refuses for good is no longer in the way, is counted, and can be read with the reason."""
+def test_parked_record_is_kept_and_does_not_block_others(tmp_path: Path) -> None:
+    """It is counted and can be read with its reason."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2)])
     (first,) = outbox.next("otlp", 1)
@@ -99,8 +99,8 @@ def test_a_parked_record_is_kept_and_passed_by(tmp_path: Path) -> None:
         assert rows.fetchall() == [(a_record(1).id, "rejected: never")]
 
 
-def test_history_is_bounded(tmp_path: Path) -> None:
-    """Of delivered records only the newest stay; what still waits for anybody stays whatever its age."""
+def test_delivered_records_are_bounded(tmp_path: Path) -> None:
+    """Waiting records stay, whatever their age."""
     outbox = opened(tmp_path / "o.db", names=("otlp",))
     outbox.commit(STATE, [a_record(0, "stuck")])
     for start in range(1, DELIVERED_KEPT + 500, 250):
@@ -116,8 +116,8 @@ def test_history_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("capacity", [65_536, 131_072, 1 << 20])
-def test_the_bound_holds_and_the_newest_stay(tmp_path: Path, capacity: int) -> None:
-    """Whatever is written, the files together stay near the bound; the oldest go first, and are counted."""
+def test_oldest_records_are_dropped_at_the_bound(tmp_path: Path, capacity: int) -> None:
+    """The files together stay near the bound, and dropped records are counted."""
     outbox = opened(tmp_path / "o.db", capacity)
     lost: dict[str, int] = {"otlp": 0, "event_hubs": 0}
     for start in range(0, 2_000, 20):
@@ -134,8 +134,7 @@ def test_the_bound_holds_and_the_newest_stay(tmp_path: Path, capacity: int) -> N
     outbox.close()
 
 
-def test_delivered_history_goes_before_what_waits(tmp_path: Path) -> None:
-    """At the bound nothing undelivered is dropped while there is history to drop."""
+def test_delivered_records_are_dropped_before_waiting_ones(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "o.db", 1 << 20, ("otlp",))
     for start in range(0, 600, 100):
         assert outbox.commit(STATE, [a_record(number, size=800) for number in range(start, start + 100)]) == {}
@@ -146,8 +145,8 @@ def test_delivered_history_goes_before_what_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [40_000, 70_000, 3_000_000])
-def test_a_huge_record_is_no_stopper(tmp_path: Path, size: int) -> None:
-    """A record that can't fit is dropped and counted; those beside it and after it are kept."""
+def test_record_that_cannot_fit_is_dropped_and_counted(tmp_path: Path, size: int) -> None:
+    """Other records of the same and of later commits are kept."""
     outbox = opened(tmp_path / "o.db", 131_072)
     outbox.commit(STATE, [a_record(1)])
     dropped = outbox.commit(STATE, [a_record(2), a_record(3, size=size), a_record(4)])
@@ -158,8 +157,8 @@ def test_a_huge_record_is_no_stopper(tmp_path: Path, size: int) -> None:
     outbox.close()
 
 
-def test_a_large_record_makes_room_for_itself(tmp_path: Path) -> None:
-    """A record that fits in the file alone pushes out older ones instead of waiting for ever."""
+def test_large_record_displaces_older_ones(tmp_path: Path) -> None:
+    """It fits only into an empty outbox."""
     outbox = opened(tmp_path / "o.db", 1 << 20, ("otlp",))
     outbox.commit(STATE, [a_record(number, size=1_000) for number in range(300)])
     dropped = outbox.commit(STATE, [a_record(300, size=400_000)])
@@ -169,8 +168,8 @@ def test_a_large_record_makes_room_for_itself(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_state_that_cannot_fit_is_said(tmp_path: Path) -> None:
-    """A state larger than the bound is refused with "full", and the one before stays."""
+def test_state_that_cannot_fit_raises_full(tmp_path: Path) -> None:
+    """The previous state stays."""
     outbox = opened(tmp_path / "o.db", 65_536)
     outbox.commit(STATE, [])
     with pytest.raises(OutboxUnwritable) as caught:
@@ -180,8 +179,8 @@ def test_a_state_that_cannot_fit_is_said(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_dropped_parked_records_are_no_longer_counted(tmp_path: Path) -> None:
-    """At the bound parked records go like others, and the count of parked ones follows."""
+def test_dropped_parked_records_are_not_counted(tmp_path: Path) -> None:
+    """At the bound parked records are dropped like others."""
     outbox = opened(tmp_path / "o.db", 131_072, ("otlp",))
     outbox.commit(STATE, [a_record(number, size=500) for number in range(20)])
     for queued in outbox.next("otlp", 100):
@@ -195,8 +194,8 @@ def test_dropped_parked_records_are_no_longer_counted(tmp_path: Path) -> None:
 # -- acknowledgements
 
 
-def test_an_acknowledgement_that_the_disk_refuses_is_remembered(tmp_path: Path) -> None:
-    """While the disk takes nothing, a delivered or parked record is not sent again and the next one comes."""
+def test_acknowledgement_is_kept_while_the_disk_fails(tmp_path: Path) -> None:
+    """A delivered or parked record isn't sent again, and the next one is."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
     first, second, third = outbox.next("otlp", 3)
@@ -214,8 +213,8 @@ def test_an_acknowledgement_that_the_disk_refuses_is_remembered(tmp_path: Path) 
     outbox.close()
 
 
-def test_a_record_that_cannot_be_read_is_lost_and_counted(tmp_path: Path) -> None:
-    """A body that is no longer a record blocks none behind it, and no destination is said to have refused it."""
+def test_unreadable_record_is_counted_as_lost(tmp_path: Path) -> None:
+    """It blocks no other record and isn't reported as rejected."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
     with closing(sqlite3.connect(outbox.path)) as db:
@@ -228,8 +227,8 @@ def test_a_record_that_cannot_be_read_is_lost_and_counted(tmp_path: Path) -> Non
     outbox.close()
 
 
-def test_many_records_that_cannot_be_read_are_passed_over_one_by_one(tmp_path: Path) -> None:
-    """However many they are, and however few are asked for at once."""
+def test_many_unreadable_records_are_skipped_one_by_one(tmp_path: Path) -> None:
+    """However many there are, and however small the limit is."""
     outbox = opened(tmp_path / "o.db", names=("otlp",))
     outbox.commit(STATE, [a_record(number) for number in range(3_000)])
     with closing(sqlite3.connect(outbox.path)) as db:
@@ -240,8 +239,8 @@ def test_many_records_that_cannot_be_read_are_passed_over_one_by_one(tmp_path: P
     outbox.close()
 
 
-def test_the_last_look_is_remembered(tmp_path: Path) -> None:
-    """A beat moves the time of the last good document, never backwards, and nonsense in its place is ignored."""
+def test_heartbeat_updates_last_good_time(tmp_path: Path) -> None:
+    """It never moves backwards, and an invalid value is ignored."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(State(birth=NOW, last_good=Instant(NOW, 5.0)), [])
     outbox.save_heartbeat(NOW + timedelta(seconds=60))
@@ -257,8 +256,8 @@ def test_the_last_look_is_remembered(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_many_threads(tmp_path: Path) -> None:
-    """Two deliveries drain while the agent commits: each gets every record once, in order."""
+def test_threads_deliver_each_record_once_in_order(tmp_path: Path) -> None:
+    """Two deliveries drain while the agent commits."""
     outbox = opened(tmp_path / "o.db")
     over = threading.Event()
     got: dict[str, list[int]] = {name: [] for name in BOTH}
@@ -288,8 +287,8 @@ def test_many_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["delivered", "parked"])
-def test_what_was_under_way_when_another_file_was_begun_is_nobody_elses(tmp_path: Path, outcome: str) -> None:
-    """A batch out of an outbox that is set aside meanwhile takes no record out of the next one by its number."""
+def test_batch_of_a_file_set_aside_settles_nothing_in_the_next(tmp_path: Path, outcome: str) -> None:
+    """Its row numbers aren't reused in the next file."""
     with closing(opened(tmp_path / "o.db")) as outbox:
         outbox.commit(STATE, [a_record(number) for number in (1, 2, 3)])
         under_way = outbox.next("otlp", 10)

@@ -1,1 +1,1 @@
-"""Tests of the recorder, and that `replay` of a recording gives the records of the agent."""
+"""Tests of the recorder, and of `replay` with its recordings."""

@@ -1,4 +1,4 @@
-"""The recorder: what changed and nothing else, bounded, for its owner alone, and never in the way of a poll."""
+"""The recorder: only changes, within a bound, private, and without delaying polls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def at(seconds: float) -> datetime:
 
 
 class _Log(NullLogger):
-    """What was said, and a way to wait for it."""
+    """The logged messages, and a way to wait for one."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, dict[str, Any]]] = []
@@ -70,7 +70,7 @@ class _Log(NullLogger):
 
 @contextlib.contextmanager
 def recording(path: Path, *, max_bytes: int = 1 << 20, files: int = 3, log: _Log | None = None) -> Iterator[Recorder]:
-    """A recorder; everything is on disk after it."""
+    """Return a recorder; everything is on disk when the block ends."""
     recorder = Recorder(path, max_bytes, files, log=log or _Log(), identity=lambda: VmIdentity(Vm(name="vm-1")))
     yield recorder
     recorder.close(WRITTEN_SECONDS)
@@ -81,12 +81,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def kinds(path: Path) -> list[str]:
-    """Each line by what it holds besides its time."""
+    """Return the kind of each line: its members except the time."""
     return [next(name for name in line if name not in ("at", "read_at")) for line in lines(path)]
 
 
-def test_only_what_changed_is_kept_and_how_long_it_stayed(tmp_path: Path) -> None:
-    """A document is written once, and before the next how often and until when it was read again."""
+def test_document_is_written_once_with_the_number_of_reads(tmp_path: Path) -> None:
+    """The count and the last time come before the next document."""
     path = tmp_path / "rec"
     with recording(path) as recorder:
         recorder.began(at(0), "1.2.3", "boot", policy_values(Policy()))
@@ -99,8 +99,8 @@ def test_only_what_changed_is_kept_and_how_long_it_stayed(tmp_path: Path) -> Non
     assert lines(path)[1]["vm"] == {"name": "vm-1"}
 
 
-def test_a_gap_can_be_seen_and_a_beat_is_kept(tmp_path: Path) -> None:
-    """After more than 5 s without a reading the same document is written anew; while it stays, a line a minute."""
+def test_document_is_repeated_after_a_gap_and_counted_every_minute(tmp_path: Path) -> None:
+    """A gap is more than 5 s without a read."""
     path = tmp_path / "rec"
     with recording(path) as recorder:
         for second in [*range(130), 200]:
@@ -114,8 +114,8 @@ def test_a_gap_can_be_seen_and_a_beat_is_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
-    """A failure that goes on is one line; what was asked of Azure and felt is there with its time."""
+def test_failures_approvals_and_interruptions_are_recorded(tmp_path: Path) -> None:
+    """A continuing failure is one line."""
     path = tmp_path / "rec"
     with recording(path) as recorder:
         recorder.keep(b"a", at(0))
@@ -137,8 +137,8 @@ def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_body_is_kept_as_it_came(tmp_path: Path) -> None:
-    """Also one that is no text, with every byte."""
+def test_body_is_recorded_unchanged(tmp_path: Path) -> None:
+    """Also one that isn't text, with every byte."""
     bodies = [b'{"a": "\xe2\x89\xa5\\n"}\r\n', b"\xff\x00\xfe", b"", "\u2028 \U0001f600".encode()]
     path = tmp_path / "rec"
     with recording(path) as recorder:
@@ -150,8 +150,8 @@ def test_a_body_is_kept_as_it_came(tmp_path: Path) -> None:
     assert recorded == bodies
 
 
-def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
-    """Never more than `files` of `max_bytes`, and each says who the VM is and begins with a document."""
+def test_files_are_bounded_and_readable_separately(tmp_path: Path) -> None:
+    """At most `files` of `max_bytes`; each begins with the VM and a document."""
     path = tmp_path / "rec"
     for run in range(3):
         with recording(path, max_bytes=4096, files=3) as recorder:
@@ -168,7 +168,7 @@ def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
 
 
 def test_each_further_file_begins_with_policy_vm_files_and_document(tmp_path: Path) -> None:
-    """In this order, at the time of the document: what its lines rest on, as it was before them."""
+    """In this order, with the time of the document, and with the values from before its lines."""
     path, policy = tmp_path / "rec", policy_values(Policy(Mode.ENFORCE, hold_file="/run/hold"))
     with recording(path, max_bytes=4096, files=9) as recorder:
         recorder.began(at(0), "1.2.3", "boot", policy)
@@ -188,8 +188,8 @@ def test_each_further_file_begins_with_policy_vm_files_and_document(tmp_path: Pa
         assert {line.get("at", line.get("read_at")) for line in opening} == {"2026-03-02T09:00:01.000000Z"}
 
 
-def test_a_document_that_stays_the_same_over_the_end_of_a_file_stays_so_without_a_gap(tmp_path: Path) -> None:
-    """The next file begins with it as it was read before, and the line after that says how often it was read since."""
+def test_unchanged_document_continues_in_the_next_file_without_a_gap(tmp_path: Path) -> None:
+    """The next file begins with the document at its first read, followed by the count since."""
     path = tmp_path / "rec"
     with recording(path, max_bytes=2048, files=9) as recorder:
         for second in range(3600):
@@ -201,8 +201,8 @@ def test_a_document_that_stays_the_same_over_the_end_of_a_file_stays_so_without_
         assert (until - read).total_seconds() == same["same"]
 
 
-def test_what_is_found_of_the_files_is_kept_when_it_changes(tmp_path: Path) -> None:
-    """After the document for which it was looked at, and again by each process."""
+def test_file_states_are_recorded_when_they_change(tmp_path: Path) -> None:
+    """After the document that needed them, and again by each process."""
     path = tmp_path / "rec"
     for process in (0, 100):
         with recording(path) as recorder:
@@ -217,7 +217,7 @@ def test_what_is_found_of_the_files_is_kept_when_it_changes(tmp_path: Path) -> N
 
 
 class _Stuck(_Log):
-    """A disk that fails, takes its time to say so, and then takes all that waits for it."""
+    """A disk that fails, slowly, and later accepts everything that waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ class _Stuck(_Log):
             self.goes_on.wait(WRITTEN_SECONDS)
 
 
-def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> None:
-    """Not what was found of the files before it holds from then on, nor is the VM without a name for ever."""
+def test_dropped_line_is_repeated_when_the_queue_has_room(tmp_path: Path) -> None:
+    """Otherwise later lines would have outdated file states and no VM."""
     path, log = tmp_path / "rec", _Stuck()
     path.mkdir()
     with recording(path, log=log) as recorder:
@@ -248,8 +248,8 @@ def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> Non
     assert [name for name in kinds(path) if name in ("vm", "files")] == ["vm", "files"]
 
 
-def test_a_policy_that_would_fill_the_files_is_named_by_its_size(tmp_path: Path) -> None:
-    """Each file begins with it: it must leave room for what is recorded."""
+def test_oversized_policy_is_replaced_by_its_size(tmp_path: Path) -> None:
+    """Every file begins with the policy."""
     path = tmp_path / "rec"
     rules = tuple(Rule(f"rule-{number}", ("x" * 1000,)) for number in range(50))
     with recording(path) as recorder:
@@ -260,8 +260,7 @@ def test_a_policy_that_would_fill_the_files_is_named_by_its_size(tmp_path: Path)
     assert files["files"].keys() == {"omitted"}
 
 
-def test_what_is_larger_than_a_file_is_named_instead(tmp_path: Path) -> None:
-    """A body that would break the bound leaves a line with its size."""
+def test_oversized_body_is_replaced_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "rec"
     with recording(path, max_bytes=1000, files=1) as recorder:
         recorder.keep(b"x" * 5000, at(0))
@@ -271,8 +270,8 @@ def test_what_is_larger_than_a_file_is_named_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("looks at the modes of files")
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Mode 0600, also for a file that was there before with more."""
+def test_file_is_private(tmp_path: Path) -> None:
+    """Mode 0600, also for an existing file with a wider mode."""
     path = tmp_path / "rec"
     for _ in range(2):
         with recording(path) as recorder:
@@ -282,8 +281,8 @@ def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.windows
-def test_on_windows_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
-    """Also one that was there before, in a folder that others may read."""
+def test_on_windows_the_file_is_private(tmp_path: Path) -> None:
+    """Also an existing one, in a directory that others can read."""
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o755)
     (folder / "rec").touch()
@@ -294,7 +293,7 @@ def test_on_windows_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
 
 
 class HeldOpen:
-    """A `rename` that fails as Windows does while somebody reads the newest file."""
+    """A `rename` that fails as on Windows while a reader has the newest file open."""
 
     def __init__(self) -> None:
         self.is_held = True
@@ -305,8 +304,8 @@ class HeldOpen:
         os.replace(source, target)
 
 
-def test_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) -> None:
-    """Its file grows for as long, without a second beginning, and is rotated once the reader has closed it."""
+def test_reader_of_the_newest_file_loses_no_line(tmp_path: Path) -> None:
+    """The file grows, without a second beginning, and is rotated after the reader has closed it."""
     rename = HeldOpen()
     files = RecordingFiles(tmp_path / "rec", 1000, 3, rename=rename)
     for number in range(30):
@@ -321,8 +320,8 @@ def test_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) -> None:
     assert (tmp_path / "rec").stat().st_size <= 1000
 
 
-def test_a_reader_that_never_closes_the_file_fills_no_disk(tmp_path: Path) -> None:
-    """At ten times its size the file takes no more lines; closed, it takes the next one at once."""
+def test_reader_that_never_closes_the_file_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """At ten times its size the file accepts no lines until it is closed."""
     rename = HeldOpen()
     files = RecordingFiles(tmp_path / "rec", 1000, 3, rename=rename)
     written = 0
@@ -341,8 +340,8 @@ def test_a_reader_that_never_closes_the_file_fills_no_disk(tmp_path: Path) -> No
 
 
 @pytest.mark.windows
-def test_on_windows_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) -> None:
-    """Three hundred documents while somebody has it open: it would have been rotated five times."""
+def test_on_windows_a_reader_of_the_newest_file_loses_no_line(tmp_path: Path) -> None:
+    """Three hundred documents, enough for five rotations."""
     path, log = tmp_path / "rec", _Log()
     with recording(path, max_bytes=1 << 16, files=3, log=log) as recorder:
         recorder.keep(b"first" + 1000 * b"x", at(0))
@@ -368,8 +367,8 @@ def test_on_windows_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) ->
     assert (tmp_path / "rec.1").exists()
 
 
-def test_a_rotation_that_a_crash_ended_is_finished_by_the_next(tmp_path: Path) -> None:
-    """A name that it left free is filled, and no file behind it is moved."""
+def test_rotation_interrupted_by_a_crash_is_completed_by_the_next(tmp_path: Path) -> None:
+    """The free name is filled, and later files aren't moved."""
     (tmp_path / "rec").write_text("newest" + 100 * " ", encoding="ascii")
     (tmp_path / "rec.2").write_text("oldest", encoding="ascii")
     files = RecordingFiles(tmp_path / "rec", 300, 4)
@@ -381,8 +380,8 @@ def test_a_rotation_that_a_crash_ended_is_finished_by_the_next(tmp_path: Path) -
     ]
 
 
-def test_an_older_file_that_stays_in_its_place_costs_no_line(tmp_path: Path) -> None:
-    """On Windows somebody reads it; a folder can't be replaced anywhere."""
+def test_older_file_that_cannot_be_renamed_loses_no_line(tmp_path: Path) -> None:
+    """A reader on Windows has it open; elsewhere a directory has its name."""
     (tmp_path / "rec").write_text('{"read_at": "0"}' + 100 * " ", encoding="ascii")
     (tmp_path / "rec.1").mkdir()
     (tmp_path / "rec.1" / "file").touch()
@@ -392,8 +391,8 @@ def test_an_older_file_that_stays_in_its_place_costs_no_line(tmp_path: Path) -> 
     assert [line["read_at"] for line in lines(tmp_path / "rec")] == ["0", "1"]
 
 
-def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
-    """After a crash in the middle of a line the next run begins on a line of its own."""
+def test_incomplete_line_does_not_damage_the_next(tmp_path: Path) -> None:
+    """After a crash within a line, the next process begins a new line."""
     path = tmp_path / "rec"
     path.write_bytes(b'{"read_at": "2026-03-02T08')
     with recording(path) as recorder:
@@ -402,8 +401,8 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("removes a file that is open")
-def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
-    """Whoever removes the recording gets a new one, which stands alone too."""
+def test_removed_file_is_recreated(tmp_path: Path) -> None:
+    """It is readable separately, too."""
     path = tmp_path / "rec"
     recorder = Recorder(path, 1 << 20, 1, log=_Log(), identity=lambda: VmIdentity(Vm(name="vm-1")))
     recorder.keep(b"a", at(0))
@@ -415,7 +414,7 @@ def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    """Waits for what another thread does to a file, which has no event to wait for."""
+    """Wait for a change of a file by another thread."""
     pause = threading.Event()
     for _ in range(1000):
         if holds():
@@ -424,9 +423,8 @@ def _until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_path: Path) -> None:
-    """Nothing is raised; the log names path and cause; the next line that fits begins with the document again, and with
-    how many are missing."""
+def test_lines_that_fail_to_write_are_counted_in_place(tmp_path: Path) -> None:
+    """The log has path and cause; the next line follows their number and the document."""
     log, path = _Log(), tmp_path / "folder"
     path.mkdir()  # a folder where the file should be: root can't write it either
     with recording(path, log=log) as recorder:
@@ -447,8 +445,8 @@ def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_
 
 
 @pytest.mark.linux("moves a file that is open")
-def test_a_document_that_was_lost_is_written_before_what_is_said_of_it(tmp_path: Path) -> None:
-    """Also where the file has no more room for it: else what follows would be told of the document before."""
+def test_lost_document_is_written_before_lines_about_it(tmp_path: Path) -> None:
+    """Otherwise those lines would apply to the previous document."""
     path = tmp_path / "rec"
     files = RecordingFiles(path, 1000, 3)
     files.write({"read_at": "1"}, b"a" * 300)
@@ -464,8 +462,8 @@ def test_a_document_that_was_lost_is_written_before_what_is_said_of_it(tmp_path:
     assert [line["body"][:1] for line in lines(tmp_path / "rec.1")] == ["a"]
 
 
-def test_lines_that_find_no_room_are_counted_where_they_are_missing(tmp_path: Path) -> None:
-    """Those before them, which wait for a slow disk, are written first."""
+def test_lines_dropped_from_the_queue_are_counted_in_place(tmp_path: Path) -> None:
+    """Earlier lines, which wait for a slow disk, are written first."""
     path, log = tmp_path / "rec", _Stuck()
     path.mkdir()
     with recording(path, log=log) as recorder:
@@ -490,8 +488,8 @@ def test_lines_that_find_no_room_are_counted_where_they_are_missing(tmp_path: Pa
     assert [fields["lost"] for event, fields in log.said if event == "recording.recovered"] == [1, 7]
 
 
-def test_whether_the_outbox_could_be_written_is_kept_when_it_changes(tmp_path: Path) -> None:
-    """After the document whose decisions it held; each process begins with an outbox that can be written."""
+def test_outbox_state_is_recorded_when_it_changes(tmp_path: Path) -> None:
+    """After the document whose decisions it affected; each process begins with "writable"."""
     path = tmp_path / "rec"
     for process in (0, 100):
         with recording(path) as recorder:
@@ -504,7 +502,7 @@ def test_whether_the_outbox_could_be_written_is_kept_when_it_changes(tmp_path: P
     assert outbox == [("02", "unwritable"), ("04", "writable"), ("42", "unwritable"), ("44", "writable")]
 
 
-def test_each_further_file_says_that_the_outbox_cannot_be_written(tmp_path: Path) -> None:
+def test_each_further_file_begins_with_an_unwritable_outbox(tmp_path: Path) -> None:
     path = tmp_path / "rec"
     with recording(path, max_bytes=2048, files=9) as recorder:
         recorder.keep(b"document", at(0))
@@ -522,8 +520,8 @@ def test_each_further_file_says_that_the_outbox_cannot_be_written(tmp_path: Path
 
 
 @pytest.mark.linux("needs a device that is always full, and a named pipe in a folder")
-def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) -> None:
-    """A device, or a pipe that nobody reads, is no file to record to."""
+def test_full_disk_and_special_files_fail_without_blocking(tmp_path: Path) -> None:
+    """Such as a device, or a pipe without a reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (Path("/dev/full"), pipe):
@@ -536,8 +534,8 @@ def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) 
 
 @pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
 @pytest.mark.parametrize("target", ["file", "nothing", "itself"])
-def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
-    """A link where the recording should be is refused and said, and what it leads to is left as it was."""
+def test_link_is_rejected_and_reported(tmp_path: Path, target: str) -> None:
+    """Its target stays unchanged."""
     path, victim = tmp_path / "rec", tmp_path / "victim"
     if target == "file":
         victim.write_text("mine")
@@ -555,8 +553,8 @@ def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
-def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> None:
-    """Whoever moves the recording and leaves a link to it behind gets nothing more written through that link."""
+def test_link_created_while_recording_is_not_followed(tmp_path: Path) -> None:
+    """The recording was moved and replaced by a link to it."""
     log, path = _Log(), tmp_path / "rec"
     with recording(path, log=log) as recorder:
         recorder.keep(b"a", at(0))
@@ -571,8 +569,8 @@ def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> No
 
 @pytest.mark.linux("looks at the modes of files")
 @pytest.mark.parametrize("mask", [0o000, 0o277], ids=oct)
-def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) -> None:
-    """Mode 0600 with a umask that takes nothing, and with one that takes from the owner too."""
+def test_file_mode_is_0600_with_any_umask(tmp_path: Path, mask: int) -> None:
+    """Also with one that removes the owner's rights."""
     before = os.umask(mask)
     try:
         with recording(tmp_path / "rec") as recorder:
@@ -583,7 +581,7 @@ def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) ->
 
 
 def test_failed_request_is_recorded_unless_the_agent_stops(tmp_path: Path) -> None:
-    """A request that the agent aborted shows nothing about the source."""
+    """A request that the agent aborted has no information about the source."""
     with AgentEnvironment(tmp_path, recording=tmp_path / "rec") as environment:
         environment.see(TIMEOUT)
         environment.stopping = True
@@ -606,10 +604,10 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
         ("canceled-maintenance", 100, {"scheduled", "canceled"}),
     ],
 )
-def test_replay_tells_from_the_recording_what_the_agent_told(
+def test_replay_of_a_recording_returns_the_agents_records(
     tmp_path: Path, scenario_name: str, speed: float, kinds: set[str]
 ) -> None:
-    """The records of each event have the same ids, words and summaries as those that the running agent wrote."""
+    """They have the same ids, messages, and summaries as those of the running agent."""
     path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
     with MetadataService(load_scenario(scenario_name), speed=speed, clock=Unhurried(0.03)) as service:
         settings = Settings(
@@ -645,14 +643,13 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
 
 
 def _quiet(app: App) -> bool:
-    """The agent has read that the story is over."""
+    """Return whether the agent has read the end of the scenario."""
     document = app.status.state.document
     return document is not None and not document.events
 
 
 def _recorded(record: Record) -> tuple[str, str, str, str, dict[str, Any], dict[str, float | None]]:
-    """What must be the same, last the summary's seconds. When Azure's answer to an approval came is told to the
-    microsecond by each for itself."""
+    """Return the record fields that must be equal. Times of Azure's responses differ by microseconds."""
     summary = {**record.data.get("summary", {}), "approved_at": None}
     seconds = {name: summary.pop(name) for name in [*summary] if name.endswith("_seconds")}
     return record.kind, record.id, record.time.isoformat(), record.data["message"], summary, seconds

@@ -1,1 +1,1 @@
-"""Tests of the three ways out: Prometheus, OpenTelemetry and Event Hubs."""
+"""Tests of the three outputs: Prometheus, OpenTelemetry, and Event Hubs."""

@@ -1,4 +1,4 @@
-"""Records of a document of anything: the core makes them so that each destination can encode them as they are."""
+"""Records of random documents: every destination can encode them unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DESTINATION = otlp_to("http://127.0.0.1:1/v1/logs")
 @given(first=st.lists(EVENT | JSON, max_size=3), second=st.lists(EVENT, max_size=2), name=TEXT)
 @example(first=[NASTY], second=[{**NASTY, "EventId": "lone \ud800"}, {**NASTY, "EventId": "y" * 100}], name="\udc00")
 def test_every_record_of_any_document_can_be_sent(first: list[Any], second: list[Any], name: str) -> None:
-    """Also with an identity of anything: neither destination has to clean a text, a number, or a nested value."""
+    """Also with a random identity: no destination has to clean a text, a number, or a nested value."""
     with (
         tempfile.TemporaryDirectory() as folder,
         AgentEnvironment(Path(folder), vm=Vm(name=name, id=name, location=name)) as environment,

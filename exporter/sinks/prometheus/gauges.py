@@ -23,7 +23,7 @@ Samples = Mapping[str, list[tuple[tuple[str, ...], float]]]
 """Series by family name: label values in the catalogue's order, and the value."""
 
 
-def known_word(value: str | None, known: tuple[str, ...]) -> str:
+def known_value(value: str | None, known: tuple[str, ...]) -> str:
     """Return `value` if it is in the closed set of its label, else `other`."""
     return value if value is not None and value in known else catalogue.OTHER
 
@@ -90,8 +90,8 @@ def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, De
     counts = {(kind, status): 0 for kind in catalogue.EVENT_TYPES for status in catalogue.EVENT_STATUSES}
     by_urgency = sorted(own, key=urgency_key)
     for now in by_urgency:
-        event_type = known_word(now.tracked.event_type, catalogue.EVENT_TYPES)
-        counts[event_type, known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
+        event_type = known_value(now.tracked.event_type, catalogue.EVENT_TYPES)
+        counts[event_type, known_value(now.phase, catalogue.EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
     shown: dict[str, EventNow] = {}  # two ids can have the same label value after escaping
@@ -108,11 +108,11 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
         "event_info",
         1,
         name,
-        known_word(tracked.event_type, catalogue.EVENT_TYPES),
-        known_word(event.source, catalogue.EVENT_SOURCES),
-        known_word(event.resource_type, catalogue.RESOURCE_TYPES),
+        known_value(tracked.event_type, catalogue.EVENT_TYPES),
+        known_value(event.source, catalogue.EVENT_SOURCES),
+        known_value(event.resource_type, catalogue.RESOURCE_TYPES),
     )
-    current = known_word(now.phase, catalogue.EVENT_STATUSES)
+    current = known_value(now.phase, catalogue.EVENT_STATUSES)
     for status in catalogue.EVENT_STATUSES:
         gauges.set("event_status", status == current, name, status)
     gauges.set("event_not_before_timestamp_seconds", now.starts_at, name)

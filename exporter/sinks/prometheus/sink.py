@@ -36,7 +36,7 @@ from exporter.core.snapshot import Status
 from exporter.core.state import CLOSING, Instant, Phase, Seen, StartedBy, Transition, TransitionKind
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
-from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
+from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_value, label_value
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 from exporter.text.terminal import visible
 from exporter.windows.system import ProcessUsage, process_usage
@@ -196,7 +196,7 @@ class PrometheusSink(Collector):
             case facts.ApprovalRequested():
                 self._count("approval_requests_total")
             case facts.ApprovalFailed():
-                self._count("approval_request_failures_total", known_word(fact.reason, self._failure_reasons))
+                self._count("approval_request_failures_total", known_value(fact.reason, self._failure_reasons))
             case facts.ApprovalOutdated():
                 self._count("approvals_outdated_total")
             case facts.ApprovalPostponed():
@@ -217,23 +217,23 @@ class PrometheusSink(Collector):
     def send_failed(self, destination: str, reason: str) -> None:
         """Count a failed send to a destination; `reason` is one of `sinks.reasons`."""
         self._count("destination_sends_total", destination)
-        self._count("destination_send_failures_total", destination, known_word(reason, SEND_FAILURES))
+        self._count("destination_send_failures_total", destination, known_value(reason, SEND_FAILURES))
 
     def dropped(self, destination: str, reason: str, records: int) -> None:
         """Count records that were dropped undelivered."""
-        self._count("destination_records_dropped_total", destination, known_word(reason, DROP_REASONS), amount=records)
+        self._count("destination_records_dropped_total", destination, known_value(reason, DROP_REASONS), amount=records)
 
     def _polled(self, poll: facts.Polled) -> None:
         self._count("polls_total")
         self._measure("poll_duration_seconds", seconds=poll.duration)
         if poll.failure:
-            self._count("poll_failures_total", known_word(poll.failure, self._failure_reasons))
+            self._count("poll_failures_total", known_value(poll.failure, self._failure_reasons))
 
     def _transitioned(self, transition: Transition) -> None:
         kind, tracked = transition.kind, transition.tracked
-        event_type, event_id = known_word(tracked.event_type, EVENT_TYPES), tracked.event.event_id
+        event_type, event_id = known_value(tracked.event_type, EVENT_TYPES), tracked.event.event_id
         if is_first_counted(transition):
-            self._count("events_observed_total", event_type, known_word(tracked.event.source, EVENT_SOURCES))
+            self._count("events_observed_total", event_type, known_value(tracked.event.source, EVENT_SOURCES))
         not_before = tracked.first_not_before if kind is TransitionKind.SCHEDULED else None
         if not_before is not None and tracked.seen_before is Seen.UNBROKEN:
             notice = (not_before - tracked.first_seen.wall).total_seconds()
@@ -253,7 +253,7 @@ class PrometheusSink(Collector):
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = known_word(decision.now.tracked.event_type, EVENT_TYPES)
+        event_type = known_value(decision.now.tracked.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: facts.InterruptionObserved) -> None:

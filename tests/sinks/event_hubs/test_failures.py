@@ -1,4 +1,4 @@
-"""The Event Hubs destination in every weather: Azure's own SDK against the faults of the local broker."""
+"""The Event Hubs destination with faults of the local broker, through Azure's SDK."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _collect = pytest.fixture(autouse=True)(collected)
 broker = pytest.fixture(running_broker)
 
 
-def test_weather_that_passes_is_not_even_a_failure() -> None:
-    """One lost connection, link or acknowledgement is mended inside a send; a double has the same id."""
+def test_single_lost_connection_does_not_fail_a_send() -> None:
+    """Also a lost link or acknowledgement; a duplicate has the same id."""
     faults = ["drop-before-store", "drop-after-store", "detach", "attach-refused", "cbs-refused"]
 
     def ids_after(fault: str) -> tuple[int, set[str | None]]:
@@ -45,8 +45,8 @@ def test_weather_that_passes_is_not_even_a_failure() -> None:
     assert at_once(ids_after, faults) == dict.fromkeys(faults, (0, {a_record().id}))
 
 
-def test_a_lasting_failure_is_what_it_is() -> None:
-    """Each condition is told apart as the record's own, weather or a person's to mend, and leaves no connection."""
+def test_lasting_failure_is_classified() -> None:
+    """Caused by the record, transient, or for an operator; no connection is left."""
     expected: dict[str, tuple[type[Failure], str, bool | None]] = {
         "rejected:com.microsoft:server-busy": (Retryable, "throttled", False),
         "rejected:amqp:resource-limit-exceeded": (Retryable, "throttled", False),
@@ -92,13 +92,13 @@ def test_closed_link_is_not_a_lost_connection() -> None:
 
     detached, dropped = "detach:amqp:link:message-size-exceeded", "drop-before-store"
     assert at_once(failure, [detached, dropped]) == {
-        detached: ("Event Hubs closed the link and the SDK keeps no reason (unknown-error)", True),
-        dropped: ("Event Hubs cannot be reached or hung up (socket-error)", False),
+        detached: ("Event Hubs closed the link, and the SDK provides no reason (unknown-error)", True),
+        dropped: ("Event Hubs is unreachable or closed the connection (socket-error)", False),
     }
 
 
-def test_a_condition_that_repeats_the_token_is_not_quoted() -> None:
-    """The hub sees the signature of the token, and may send it back as a condition."""
+def test_condition_with_the_token_is_not_quoted() -> None:
+    """The hub knows the token's signature and could return it as a condition."""
     for condition in ("SharedAccessSignature sr=a&sig=4vXMuYzA%3D", "4vXMuYzAbGty", "a\nb", "a" * 65):
         error = EventHubError("refused")
         error.error = condition
@@ -108,8 +108,8 @@ def test_a_condition_that_repeats_the_token_is_not_quoted() -> None:
         assert "EventHubError" in failure.detail
 
 
-def test_server_busy_says_how_long_to_wait(broker: Broker) -> None:
-    """After server-busy nothing is sent for at least four seconds."""
+def test_server_busy_delays_the_next_send(broker: Broker) -> None:
+    """Nothing is sent for at least four seconds."""
     broker.faults.add("rejected:com.microsoft:server-busy*always")
     target = destination(broker)
     error = refused(target)
@@ -118,8 +118,8 @@ def test_server_busy_says_how_long_to_wait(broker: Broker) -> None:
     assert error.retry_after == 4
 
 
-def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
-    """The SDK waits for ever for these; we do not, and the next send works with a fresh connection."""
+def test_silent_peer_is_abandoned_at_the_deadline() -> None:
+    """The SDK would wait indefinitely; the next send works on a new connection."""
     faults = ["silent", "cbs-silent", "no-disposition", "released", "modified"]
 
     def outcome(fault: str) -> tuple[str, bool, bool, str | None]:
@@ -138,8 +138,8 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
 
 
 @pytest.mark.linux("counts sockets in /proc")
-def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
-    """While nobody listens the failure is weather; then the same destination delivers, and no socket is left over."""
+def test_destination_recovers_with_the_hub(broker: Broker) -> None:
+    """Without a listener the failure is transient; no socket is left afterwards."""
     target = destination(broker)
     target.send([a_record(1)])
     before = open_sockets()
@@ -155,8 +155,7 @@ def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
     target.close()
 
 
-def test_an_unknown_event_hub(broker: Broker) -> None:
-    """A hub that does not exist is for a person to mend, and named so."""
+def test_unknown_event_hub_needs_an_operator(broker: Broker) -> None:
     target = hub_destination(broker.connection_string("nope"), deadline=5)
     error = refused(target)
     target.close()
@@ -164,8 +163,8 @@ def test_an_unknown_event_hub(broker: Broker) -> None:
     assert (error.reason, error.needs_operator) == ("not-found", True)
 
 
-def test_an_unknown_host() -> None:
-    """A namespace that does not resolve is told apart from one that does not answer."""
+def test_unknown_host_is_a_dns_failure() -> None:
+    """It differs from a host that doesn't respond."""
     string = "Endpoint=sb://namespace.invalid/;SharedAccessKeyName=a;SharedAccessKey=s3cr3t;EntityPath=x"
     target = hub_destination(string, deadline=5)
     error = refused(target)
@@ -174,8 +173,7 @@ def test_an_unknown_host() -> None:
     assert "s3cr3t" not in f"{error!r} {error.__cause__!r}"
 
 
-def test_a_peer_without_tls(broker: Broker) -> None:
-    """TLS against a peer that does not speak it is for a person to mend."""
+def test_peer_without_tls_needs_an_operator(broker: Broker) -> None:
     string = broker.connection_string().replace(";UseDevelopmentEmulator=true", "")
     target = hub_destination(string, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
     error = refused(target)
@@ -185,8 +183,8 @@ def test_a_peer_without_tls(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("fault", ["silent", "no-disposition"])
-def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None:
-    """Another thread's send returns at once when the destination is closed, whatever the peer does."""
+def test_close_ends_a_running_send(broker: Broker, fault: str) -> None:
+    """The send in another thread returns at once, even if the peer doesn't respond."""
     broker.faults.add(fault)
     target = destination(broker, deadline=30)
     failures: list[Failure] = []
@@ -211,8 +209,8 @@ def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None
     assert refused(target).reason == "closed"
 
 
-def test_a_loop_that_does_not_come_back_is_left_behind(broker: Broker) -> None:
-    """A call that blocks the loop itself costs one send, not the destination: the next send has a new loop."""
+def test_stuck_loop_is_abandoned(broker: Broker) -> None:
+    """A call that blocks the loop fails one send; the next send has a new loop."""
     gate = threading.Event()
     entered: list[str] = []
 
@@ -230,7 +228,7 @@ def test_a_loop_that_does_not_come_back_is_left_behind(broker: Broker) -> None:
         deadline=0.05,
     )
     try:
-        assert "did not come back" in str(refused(target))
+        assert "did not return" in str(refused(target))
         assert "did not come back" not in str(refused(target))
         assert entered == ["blocked", "free"]
         target.close()
@@ -242,24 +240,24 @@ def test_a_loop_that_does_not_come_back_is_left_behind(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("error", [EventHubError, ConnectError, ConnectionLostError, EventDataSendError])
-def test_the_condition_decides_not_the_class(error: type[EventHubError]) -> None:
-    """An unknown hub is not-found and a refused record the record's own, whatever class it is raised as."""
+def test_errors_are_classified_by_condition(error: type[EventHubError]) -> None:
+    """An unknown hub is not-found and a rejected record permanent, for any exception class."""
     unknown, refused_record = error("text"), error("text")
     unknown.error, refused_record.error = "not-found", "argument-error"
     assert translate(unknown).reason == "not-found"
     assert isinstance(translate(refused_record), Permanent)
 
 
-def test_what_is_not_known_is_kept_and_tried_again_slowly() -> None:
-    """An error of a kind never seen is not the record's fault, and its text is not repeated."""
+def test_unknown_error_is_retried_slowly() -> None:
+    """It isn't attributed to the record, and its text isn't quoted."""
     failure = translate(RuntimeError("SharedAccessKey=s3cr3t"))
     assert isinstance(failure, Retryable)
     assert (failure.reason, failure.needs_operator) == ("other", True)
     assert "s3cr3t" not in str(failure)
 
 
-def test_the_sdk_is_quiet(broker: Broker) -> None:
-    """A failure is told once, by us: the SDK logs nothing of its own tries."""
+def test_sdk_logs_nothing(broker: Broker) -> None:
+    """A failure is logged once, by the agent."""
     said = io.StringIO()
     log = Log(said)
     with captured_libraries(log):

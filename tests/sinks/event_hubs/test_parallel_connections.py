@@ -1,4 +1,4 @@
-"""A backlog that drains slowly goes over several connections, each event's records over one of them at a time."""
+"""Backlogs that drain slowly use several connections; each event's records use one at a time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ broker = pytest.fixture(running_broker)
 
 
 def slow(broker: Broker, **options: Any) -> EventHubsDestination:
-    """A destination whose clock goes on so fast that each send seems to take longer than it may."""
+    """Return a destination whose clock makes every send seem too slow."""
     return destination(broker, monotonic=itertools.count(0.0, 2 * WIDEN_SECONDS).__next__, **options)
 
 
 def widened(broker: Broker, **options: Any) -> EventHubsDestination:
-    """The same, after so many sends that all lanes are in use."""
+    """Return the same after enough sends to use all connections."""
     target = slow(broker, **options)
     for number in range(WIDEN_AFTER + 1):
         target.send([a_record(900 + number, subject=f"before-{number}")])
@@ -40,7 +40,7 @@ def widened(broker: Broker, **options: Any) -> EventHubsDestination:
 
 
 def backlog(events: int, each: int = 3) -> list[Record]:
-    """So many records of each event, as they come: two events at a time."""
+    """Return this many records of each event, with two events interleaved."""
     return [
         a_record(pair * 100 + step * 10 + of_pair, subject=f"event-{pair}-{of_pair}")
         for pair in range(events // 2)
@@ -53,8 +53,8 @@ def arrived(broker: Broker) -> list[str]:
     return [str(message.message_id) for message in broker.messages()]
 
 
-def test_a_backlog_that_drains_fast_has_one_connection(tmp_path: Path, broker: Broker) -> None:
-    """Where acknowledgements come soon, further connections would only cost the namespace."""
+def test_fast_backlog_uses_one_connection(tmp_path: Path, broker: Broker) -> None:
+    """Further connections would only count against the namespace's limit."""
     wanted = backlog(40)
     with Line(tmp_path, destination(broker, monotonic=lambda: 0.0)) as line:
         line.put(*wanted)
@@ -63,8 +63,8 @@ def test_a_backlog_that_drains_fast_has_one_connection(tmp_path: Path, broker: B
     assert broker.total_connections == 1
 
 
-def test_a_backlog_that_drains_slowly_has_several_until_it_is_drained(tmp_path: Path, broker: Broker) -> None:
-    """Each record arrives once, each event in order and by its own key; afterwards there is one connection again."""
+def test_slow_backlog_uses_several_connections_until_it_is_drained(tmp_path: Path, broker: Broker) -> None:
+    """Each record arrives once, each event in order with its key; then one connection remains."""
     wanted = backlog(60)
     target = slow(broker)
     with Line(tmp_path, target) as line:
@@ -79,8 +79,8 @@ def test_a_backlog_that_drains_slowly_has_several_until_it_is_drained(tmp_path: 
         assert target.subjects == 1
 
 
-def test_few_events_have_one_connection(tmp_path: Path, broker: Broker) -> None:
-    """Records of one event, or of a few, never open a further connection, however slowly they go."""
+def test_few_events_use_one_connection(tmp_path: Path, broker: Broker) -> None:
+    """However slowly they drain."""
     with Line(tmp_path, slow(broker)) as line:
         for start in range(0, 300, 60):
             line.put(*(a_record(start + number, subject=f"event-{number % WIDEN_AFTER}") for number in range(60)))
@@ -90,8 +90,8 @@ def test_few_events_have_one_connection(tmp_path: Path, broker: Broker) -> None:
     assert broker.total_connections == 1
 
 
-def test_one_lane_that_hangs_costs_its_own_event_alone(broker: Broker) -> None:
-    """The send ends by the deadline; what the other lanes delivered is acknowledged, and every connection is left."""
+def test_hanging_connection_fails_only_its_event(broker: Broker) -> None:
+    """The send ends by the deadline, other events are acknowledged, and every connection is closed."""
     target = widened(broker, deadline=2.0)
     broker.faults.add("no-disposition")
     some = [a_record(number, subject=f"event-{number}") for number in range(1, MAX_CONNECTIONS + 1)]
@@ -107,8 +107,8 @@ def test_one_lane_that_hangs_costs_its_own_event_alone(broker: Broker) -> None:
     target.close()
 
 
-def test_an_event_is_in_one_lane_however_its_id_is_written(broker: Broker) -> None:
-    """Event ids are compared without their case: the second record waits for the acknowledgement of the first."""
+def test_event_ids_that_differ_in_case_share_a_connection(broker: Broker) -> None:
+    """The second record waits for the acknowledgement of the first."""
     target = widened(broker, deadline=2.0)
     broker.faults.add("no-disposition")
     error = refused(target, a_record(1, subject="Event-A"), a_record(2, subject="event-a"))
@@ -119,9 +119,8 @@ def test_an_event_is_in_one_lane_however_its_id_is_written(broker: Broker) -> No
     target.close()
 
 
-def test_a_namespace_without_further_connections(tmp_path: Path, broker: Broker) -> None:
-    """Where no further connection can be had, the backlog drains over the first one, which is no failure, and nobody
-    asks for another until it is drained."""
+def test_backlog_drains_over_the_only_available_connection(tmp_path: Path, broker: Broker) -> None:
+    """That is no failure, and no further connection is tried until the backlog is drained."""
     wanted = backlog(60)
     with Line(tmp_path, slow(broker)) as line:
         line.put(*wanted)
@@ -152,8 +151,8 @@ WEATHER = (
 )
 
 
-def test_every_weather_passes_over_several_connections(tmp_path: Path) -> None:
-    """Whatever befalls several lanes at once: everything arrives, in order, few of it twice, and nothing is parked."""
+def test_several_connections_survive_every_fault(tmp_path: Path) -> None:
+    """Everything arrives in order, with few duplicates, and nothing is parked."""
 
     def through(fault: str) -> tuple[bool, int, int, bool]:
         folder = tmp_path / fault.replace(":", "-").replace("*", "-")
@@ -172,8 +171,8 @@ def test_every_weather_passes_over_several_connections(tmp_path: Path) -> None:
     assert at_once(through, WEATHER) == dict.fromkeys(WEATHER, (True, 0, 0, True))
 
 
-def test_close_ends_all_lanes(broker: Broker) -> None:
-    """Another thread's send over several lanes returns at once when the destination is closed."""
+def test_close_ends_a_send_over_several_connections(broker: Broker) -> None:
+    """The send in another thread returns at once."""
     target = widened(broker, deadline=60.0)
     broker.faults.add("no-disposition*always")
     failures: list[Failure] = []

@@ -1,4 +1,4 @@
-"""The Event Hubs destination: Azure's own SDK against the local broker, in fair weather and in every other."""
+"""The Event Hubs destination: Azure's SDK with the local broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ broker = pytest.fixture(running_broker)
 
 
 def test_one_record_is_one_message(broker: Broker) -> None:
-    """Body, content type, id, key and properties of a message are what the contract says."""
+    """Body, content type, id, key, and properties match the contract."""
     record = a_record()
     target = destination(broker)
     target.send([record])
@@ -52,7 +52,7 @@ def test_one_record_is_one_message(broker: Broker) -> None:
 
 
 def test_many_records_of_one_subject_keep_their_order(broker: Broker) -> None:
-    """A hundred records of one event land in one partition, in order, each as a message of its own."""
+    """A hundred records of one event arrive in one partition, one message each."""
     target = destination(broker)
     target.send([a_record(n) for n in range(100)])
     target.send([a_record(n) for n in range(100, 150)])
@@ -62,7 +62,7 @@ def test_many_records_of_one_subject_keep_their_order(broker: Broker) -> None:
 
 
 def test_records_of_several_subjects_keep_their_keys(broker: Broker) -> None:
-    """Records of different subjects may come in one send, and each has its own key."""
+    """One send can have records of different subjects, each with its key."""
     target = destination(broker)
     target.send([a_record(n, subject=f"subject-{n % 2}") for n in range(4)])
     target.close()
@@ -71,8 +71,8 @@ def test_records_of_several_subjects_keep_their_keys(broker: Broker) -> None:
     }
 
 
-def test_what_does_not_fit_into_one_batch_is_sent_in_several() -> None:
-    """Records that together exceed the hub's limit all arrive, in order."""
+def test_records_above_the_batch_limit_are_sent_in_several_batches() -> None:
+    """All arrive, in order."""
     with Broker(max_message_size=20_000) as broker:
         target = destination(broker)
         target.send([a_record(n, message="x" * 6_000) for n in range(8)])
@@ -80,8 +80,8 @@ def test_what_does_not_fit_into_one_batch_is_sent_in_several() -> None:
         assert [text(m.message_id)[-1] for m in broker.messages()] == [str(n) for n in range(8)]
 
 
-def test_a_record_that_never_fits_is_permanent_and_nothing_else_is_sent() -> None:
-    """One too large record fails the send before anything of it is on the wire; alone it can be parked."""
+def test_oversized_record_is_permanent_and_nothing_is_sent() -> None:
+    """As a single record it can be parked."""
     with Broker(max_message_size=20_000) as broker:
         target = destination(broker)
         large = a_record(2, message="x" * 30_000)
@@ -95,8 +95,7 @@ def test_a_record_that_never_fits_is_permanent_and_nothing_else_is_sent() -> Non
         target.close()
 
 
-def test_a_record_with_what_json_does_not_know_arrives(broker: Broker) -> None:
-    """Not a number, which JSON does not know, neither stops a record nor leaves as something that is not JSON."""
+def test_record_with_nan_is_sent_as_valid_json(broker: Broker) -> None:
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
@@ -117,8 +116,8 @@ def test_a_record_with_what_json_does_not_know_arrives(broker: Broker) -> None:
         ({"EventType": "x" * 1000, "EventStatus": "?"}, {"event_type", "event_status"}),
     ],
 )
-def test_properties_are_texts_whatever_the_event_is(event: Any, known: set[str]) -> None:
-    """A property is a bounded text in UTF-8, and left out when it is not known."""
+def test_properties_are_bounded_texts(event: Any, known: set[str]) -> None:
+    """They are UTF-8, and omitted if unknown."""
     record = a_record(event=event)
     properties = eventhubs_messages.message(record, "azure-sample").properties
     assert set(properties) == {"kind", "vm"} | known
@@ -129,13 +128,13 @@ def test_properties_are_texts_whatever_the_event_is(event: Any, known: set[str])
     ("subject", "key"),
     [("", None), ("vm", "vm"), ("k" * 128, "k" * 128)],
 )
-def test_partition_key(subject: str, key: str | None) -> None:
-    """The key is the subject wherever the service takes it."""
+def test_partition_key_is_the_subject(subject: str, key: str | None) -> None:
+    """For every subject within the service's limit."""
     assert eventhubs_messages.partition_key(subject) == key
 
 
-def test_a_long_partition_key_is_shortened_the_same_way_each_time(broker: Broker) -> None:
-    """Beyond the service's limit equal subjects still have equal keys and different ones different keys."""
+def test_long_partition_key_is_hashed(broker: Broker) -> None:
+    """Equal subjects have equal keys, different ones different keys."""
     one, other = ("x" * 129, "x" * 130)
     assert eventhubs_messages.partition_key(one) != eventhubs_messages.partition_key(other)
     target = destination(broker)
@@ -144,8 +143,8 @@ def test_a_long_partition_key_is_shortened_the_same_way_each_time(broker: Broker
     assert {m.partition_key for m in broker.messages()} == {eventhubs_messages.partition_key(one)}
 
 
-def test_the_sample_format(broker: Broker) -> None:
-    """A consumer of Microsoft's central logging sample finds its fields, as JSON."""
+def test_sample_format_has_the_fields_of_microsofts_sample(broker: Broker) -> None:
+    """As JSON."""
     target = destination(broker, message_format="azure-sample")
     target.send([a_record(1), a_record(2, event=None)])
     target.close()
@@ -161,8 +160,8 @@ def test_the_sample_format(broker: Broker) -> None:
     assert json.loads(without.body) == last
 
 
-def test_websocket(broker: Broker) -> None:
-    """The same arrives over websocket, also at the port of an emulator."""
+def test_record_is_sent_over_websocket(broker: Broker) -> None:
+    """Also to the port of an emulator."""
     target = destination(
         broker, transport="websocket", deadline=60
     )  # the first one imports aiohttp: under emulation, 5 s
@@ -172,8 +171,7 @@ def test_websocket(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
-def test_custom_endpoint(broker: Broker, transport: Any) -> None:
-    """A custom endpoint is where the connection goes, whatever the connection string says."""
+def test_custom_endpoint_overrides_the_connection_string(broker: Broker, transport: Any) -> None:
     string = broker.connection_string().replace(f"127.0.0.1:{broker.port}", "127.0.0.1:1")
     target = hub_destination(string, transport=transport, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
     target.send([a_record()])
@@ -181,8 +179,8 @@ def test_custom_endpoint(broker: Broker, transport: Any) -> None:
     assert len(broker.messages()) == 1
 
 
-def test_connected_on_demand_closed_when_idle_and_connected_again(broker: Broker) -> None:
-    """There is no connection before the first record and after the idle time, and one again for the next record."""
+def test_connection_is_made_on_demand_and_closed_when_idle(broker: Broker) -> None:
+    """The next record connects again."""
     now = [0.0]
     target = destination(broker, idle_close=60, monotonic=lambda: now[0])
     target.idle()
@@ -200,8 +198,7 @@ def test_connected_on_demand_closed_when_idle_and_connected_again(broker: Broker
     broker.wait_connections(0, 30)
 
 
-def test_close_of_what_was_never_used_starts_nothing(broker: Broker) -> None:
-    """A destination without a record has no thread and no connection."""
+def test_close_of_an_unused_destination_starts_no_thread(broker: Broker) -> None:
     before = threading.enumerate()
     target = destination(broker)
     target.idle()
@@ -210,8 +207,8 @@ def test_close_of_what_was_never_used_starts_nothing(broker: Broker) -> None:
     target.close()
 
 
-def test_the_identity_is_made_once_and_outlives_connections() -> None:
-    """With a namespace one credential is made for all clients, on demand, and closed at the end."""
+def test_credential_is_made_once_and_outlives_connections() -> None:
+    """It is made on demand, shared by all clients, and closed at the end."""
     made: list[FailingCredential] = []
 
     def make() -> FailingCredential:
@@ -234,8 +231,8 @@ def test_the_identity_is_made_once_and_outlives_connections() -> None:
     assert made[0].closed
 
 
-def test_a_missing_identity_package_is_answered_with_a_sentence() -> None:
-    """Without the extra `identity` the answer names it, and nothing of it is imported for a connection string."""
+def test_missing_identity_package_is_reported() -> None:
+    """The error names the extra `identity`; a connection string doesn't import it."""
     program = (
         "import sys; sys.modules['azure.identity.aio'] = None\n"
         "from exporter.config.schema import EventHubsSettings\n"

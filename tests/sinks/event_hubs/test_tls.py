@@ -1,4 +1,4 @@
-"""Event Hubs over TLS with a CA of one's own: whom the destination, `tail` and `check --probe` trust."""
+"""Event Hubs over TLS with a private CA: trust of the destination, `tail`, and `check --probe`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VARIABLE = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A network whose TLS is signed by its own CA: `flags` reach the broker in it, `ca` is the CA's file."""
+    """A network whose TLS is signed by its own CA: `flags` connect to the broker, `ca` is the CA's file."""
 
     broker: Broker
     ca: str
@@ -67,7 +67,7 @@ def network(tmp_path: Path) -> Iterator[Inspected]:
 
 
 def send(*flags: str) -> None:
-    """One record by the destination that `run` makes of these settings."""
+    """Send one record with the destination that `run` makes of these settings."""
     destination = destination_factories(loaded(*flags, environ={VARIABLE: STRING}))["event_hubs"]()
     try:
         destination.send([a_record()])
@@ -76,7 +76,7 @@ def send(*flags: str) -> None:
 
 
 def tail(*words: str) -> tuple[int, str]:
-    """Exit code of `tail`, and all that it said."""
+    """Return the exit code of `tail`, and its output."""
     said, before = io.StringIO(), dict(os.environ)
     os.environ[VARIABLE] = STRING
     try:
@@ -88,8 +88,8 @@ def tail(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
-def test_with_the_ca_records_go_out_and_come_back(network: Inspected, transport: str) -> None:
-    """Sent, read back by `tail`, and found well by the probe, over AMQP and over websocket."""
+def test_configured_ca_is_trusted(network: Inspected, transport: str) -> None:
+    """The record is sent, read by `tail`, and the probe succeeds, over AMQP and websocket."""
     flags = network.flags(transport, network.ca)
     send(*flags)
     assert len(network.broker.wait_for(1, 60)) == 1
@@ -101,8 +101,8 @@ def test_with_the_ca_records_go_out_and_come_back(network: Inspected, transport:
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
 @pytest.mark.parametrize("trusted", ["nobody", "a stranger"])
-def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str, trusted: str) -> None:
-    """With the public CAs alone, or with another one, the key is not shown, and the reason is TLS, for a person."""
+def test_untrusted_ca_fails_without_sending_the_key(network: Inspected, transport: str, trusted: str) -> None:
+    """With only the public CAs, or another one, the reason is `tls`, for an operator."""
     flags = network.flags(transport, network.stranger if trusted == "a stranger" else "")
     with pytest.raises(Retryable) as caught:
         send(*flags)
@@ -113,15 +113,15 @@ def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str
     assert network.broker.messages() == []
 
 
-def test_tail_trusts_no_stranger(network: Inspected) -> None:
-    """`tail` ends with 1 and says that the certificate is not trusted."""
+def test_tail_rejects_an_untrusted_certificate(network: Inspected) -> None:
+    """It exits with 1 and names the cause."""
     code, said = tail(*network.flags("amqp", network.stranger))
     assert (code, "certificate is not trusted" in said) == (1, True), said
 
 
 @pytest.mark.parametrize("content", [None, "", "no PEM"])
-def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Path, content: str | None) -> None:
-    """By the destination, which keeps the record and tries again slowly, by `tail`, and by `check` before all."""
+def test_unusable_ca_file_is_named(network: Inspected, tmp_path: Path, content: str | None) -> None:
+    """By the destination, which keeps the record and retries slowly, by `tail`, and by `check`."""
     file = tmp_path / "wrong.pem"
     if content is not None:
         file.write_text(content)
@@ -148,8 +148,8 @@ def address_of(connection_string: str, **options: Any) -> Address:
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
-def test_the_ca_file_is_read_once_for_a_client(network: Inspected, transport: Transport) -> None:
-    """No connection of the client needs it again: reading takes from the time that a send has, once for each."""
+def test_ca_file_is_read_once_for_a_client(network: Inspected, transport: Transport) -> None:
+    """Reading it for each connection would take time of the send."""
     endpoint = f"sb://127.0.0.1:{network.broker.port}"
     address = address_of(STRING, transport=transport, custom_endpoint=endpoint, certificate=network.ca)
 
@@ -166,8 +166,8 @@ def test_the_ca_file_is_read_once_for_a_client(network: Inspected, transport: Tr
     assert len(network.broker.wait_for(1, 60)) == 1
 
 
-def test_a_plain_connection_reads_no_ca() -> None:
-    """An emulator is spoken to without TLS: public authorities are parsed for a TLS connection alone."""
+def test_connection_without_tls_reads_no_ca() -> None:
+    """Only TLS connections parse the public authorities."""
     authorities = {
         flag: address_of(f"{STRING};UseDevelopmentEmulator={flag}").tls_context().cert_store_stats()
         for flag in ("true", "false")
@@ -190,8 +190,8 @@ def emulator(host: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("host", AZURE)
-def test_azure_is_never_spoken_to_without_tls(host: str) -> None:
-    """UseDevelopmentEmulator=true with a namespace of Azure's, named or as custom endpoint, is refused."""
+def test_connection_to_azure_without_tls_is_rejected(host: str) -> None:
+    """UseDevelopmentEmulator=true with a namespace of Azure, in the connection string or as custom endpoint."""
     (named,) = errors(environ=emulator(host))
     assert "switches TLS off" in named
     assert VARIABLE in named
@@ -212,8 +212,8 @@ def test_azure_is_never_spoken_to_without_tls(host: str) -> None:
         ("localhost.example.com", True),
     ],
 )
-def test_an_emulator_elsewhere_is_warned_of(host: str, warned: bool) -> None:
-    """Off loopback the key goes in clear: `check` and the log of `run` say so."""
+def test_remote_emulator_is_warned_about(host: str, warned: bool) -> None:
+    """Outside loopback the key is sent unencrypted: `check` and the log of `run` warn."""
     settings = loaded(environ=emulator(host))
     assert any("without TLS" in warning for warning in settings.warnings) is warned
     settings = loaded(f"--event-hubs.custom-endpoint=sb://{host}", environ=emulator("127.0.0.1"))
@@ -234,8 +234,8 @@ def test_an_emulator_elsewhere_is_warned_of(host: str, warned: bool) -> None:
         ("http://user:hunter2@localhost:4318", "", False),
     ],
 )
-def test_credentials_in_clear_to_a_collector_are_warned_of(url: str, headers: str, warned: bool) -> None:
-    """`http` off loopback with headers or a user, from our own settings as from the standard variables."""
+def test_unencrypted_credentials_for_a_collector_are_warned_about(url: str, headers: str, warned: bool) -> None:
+    """`http` outside loopback with headers or a user, from settings or standard variables."""
     own = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": url, "SCHEDULED_EVENTS_OTLP_HEADERS": headers}
     standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_HEADERS": headers}
     exact = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_LOGS_HEADERS": headers}
@@ -247,8 +247,8 @@ def test_credentials_in_clear_to_a_collector_are_warned_of(url: str, headers: st
         assert "abcdef" not in "".join(found)
 
 
-def test_a_connection_that_was_closed_twice_ends_quietly(network: Inspected) -> None:
-    """Nothing is left to abort of it; CPython 3.11.2 has an AttributeError for that, which `tail` ended with."""
+def test_connection_closed_twice_raises_nothing(network: Inspected) -> None:
+    """CPython 3.11.2 raises AttributeError on the second abort, which would end `tail`."""
     thread = LoopThread("connections")
 
     async def close_twice() -> bool:

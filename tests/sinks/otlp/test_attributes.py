@@ -1,4 +1,4 @@
-"""Any record becomes attributes that the protocol can carry."""
+"""OTLP attributes of any record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.sinks.otlp.test_sink import EVENT, a_record
 
 
 def test_decisions_approvals_and_summaries_are_flat_attributes() -> None:
-    """What the agent decided and how the story ended can be filtered by scalar attributes."""
+    """Decisions and outcomes can be filtered by scalar attributes."""
     decided = a_record(
         "approval.decided",
         decision={"verdict": "hold", "reason": "no-rule", "rule": None, "mode": "enforce", "fields": {"a": 1}},
@@ -35,8 +35,8 @@ def test_decisions_approvals_and_summaries_are_flat_attributes() -> None:
     assert (read[3]["changed"], read[3]["unexpected"]) == (("NotBefore",), False)
 
 
-def test_what_is_not_known_is_no_attribute() -> None:
-    """Neither null, nor an empty text, nor Azure's -1 for a duration that it does not know; 0 and false are known."""
+def test_unknown_values_have_no_attribute() -> None:
+    """Null, empty text, and Azure's -1 for an unknown duration are unknown; 0 and false are known."""
     unknown = {**EVENT, "DurationInSeconds": -1, "Description": "", "EventSource": None}
     recorded = otlp_attributes.log_attributes(a_record(event=unknown, affects_self=False, rule="", gap_seconds=None))
     known = otlp_attributes.log_attributes(a_record(event={**EVENT, "DurationInSeconds": 0}, affects_self=False))
@@ -49,7 +49,7 @@ def test_what_is_not_known_is_no_attribute() -> None:
 
 
 def test_long_and_nested_values_are_cut_or_sent_as_json() -> None:
-    """8,192 characters of a text, and JSON for what OTLP has no type for."""
+    """Texts have at most 8,192 characters; values without an OTLP type are JSON."""
     event = {**EVENT, "Description": "x" * 100_000, "EventSource": {"nested": [1]}, "Resources": ["a", 1, None]}
     recorded = otlp_attributes.log_attributes(a_record(event=event))
     assert len(str(recorded["azure_scheduled_event.description"])) == 8192

@@ -1,4 +1,4 @@
-"""Many records in one request: their order, one that is refused among them, and what is too much at once."""
+"""Requests with many records: order, rejected records, and size limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES: Final = 7
 
 
 def backlog(count: int) -> list[Record]:
-    """So many records of a few events each, one event after the other has begun."""
+    """Return this many records of a few interleaved events."""
     return [a_record(number, subject=f"event-{number // 6}-{number % 2}") for number in range(count)]
 
 
@@ -51,8 +51,8 @@ def ids(records: list[Record]) -> list[str]:
     return [record.id for record in records]
 
 
-def test_a_thousand_records_of_an_outage_are_ten_requests(tmp_path: Path) -> None:
-    """A backlog goes a hundred records a request, of whatever events, in the order of the outbox, each once."""
+def test_backlog_is_sent_in_requests_of_a_hundred_records(tmp_path: Path) -> None:
+    """In the order of the outbox, for any events, each record once."""
     wanted = backlog(1000)
     with Receiver(Reply(503)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
@@ -63,8 +63,8 @@ def test_a_thousand_records_of_an_outage_are_ten_requests(tmp_path: Path) -> Non
         assert (line.sent(), line.waits) == (1000, [1])
 
 
-def test_the_order_outlives_what_is_learnt_of_the_vm() -> None:
-    """Records that know more of their VM, and then less again, stay in their order within a request."""
+def test_order_is_kept_when_vm_attributes_change() -> None:
+    """Within a request, records with more and then fewer VM attributes stay in order."""
     named = {"name": "web-1", "location": "westeurope"}
     some = [a_record(number) for number in range(1, 6)]
     wanted = [
@@ -81,7 +81,7 @@ REFUSALS: Final = (Reply(400), Reply(413), Reply(422))
 
 
 def refusing_each(bad: set[str], answer: Action | None) -> Taste:
-    """Refuses a request with one of these: with this answer, or as a success that rejects all of its records."""
+    """Reject a request with one of these records: with this response, or as a success that rejects all."""
 
     def taste(sent: list[str]) -> tuple[Action, set[str]]:
         if not bad & set(sent):
@@ -93,8 +93,8 @@ def refusing_each(bad: set[str], answer: Action | None) -> Taste:
 
 @pytest.mark.parametrize("answer", [*REFUSALS, None], ids=["400", "413", "422", "all-rejected"])
 @pytest.mark.parametrize("position", [0, 41, BATCH_RECORDS - 1])
-def test_exactly_the_refused_record_is_parked(tmp_path: Path, answer: Action | None, position: int) -> None:
-    """One of a hundred that the collector refuses is found within a few requests; all others arrive once, in order."""
+def test_only_the_rejected_record_is_parked(tmp_path: Path, answer: Action | None, position: int) -> None:
+    """It is found within a few requests; all others arrive once, in order."""
     wanted = [*scenarios(events=9, each=11), a_record(999, subject="the last")]
     bad = wanted[position]
     with Receiver(taste=refusing_each({bad.id}, answer)) as receiver, Line(tmp_path, target(receiver)) as line:
@@ -116,8 +116,8 @@ def test_exactly_the_refused_record_is_parked(tmp_path: Path, answer: Action | N
     answer=st.sampled_from([*REFUSALS, None]),
     trouble=st.lists(st.sampled_from([Reply(503), Reply(429, {"Retry-After": "3"}), Reply(401)]), max_size=2),
 )
-def test_any_refused_ones_are_parked_and_no_other(bad: set[int], answer: Action | None, trouble: list[Action]) -> None:
-    """Whichever records a collector refuses, in whatever way and between what troubles: only these are parked."""
+def test_only_rejected_records_are_parked(bad: set[int], answer: Action | None, trouble: list[Action]) -> None:
+    """For any rejected records, any kind of rejection, and other failures in between."""
     wanted = scenarios(events=3, each=10)
     good = [record for number, record in enumerate(wanted) if number not in bad]
     taste = refusing_each({wanted[number].id for number in bad}, answer)
@@ -138,8 +138,8 @@ def test_any_refused_ones_are_parked_and_no_other(bad: set[int], answer: Action 
         assert (line.parked(), line.sent()) == (len(bad), len(good))
 
 
-def test_a_warning_is_a_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A `partial_success` that rejects nothing delivers the batch, once, and its message is logged."""
+def test_warning_is_a_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A `partial_success` without rejections delivers the batch once, and its message is logged."""
     wanted = scenarios(events=2, each=5)
     with (
         Receiver(success(rejected=0, message="nearly full")) as receiver,
@@ -154,8 +154,8 @@ def test_a_warning_is_a_success(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("rejected", [10, 11, 2**62])
-def test_a_batch_that_is_rejected_whole_is_split(tmp_path: Path, rejected: int) -> None:
-    """A count of all records, or of more, says that nothing was accepted: the batch is sent again in halves."""
+def test_completely_rejected_batch_is_split(tmp_path: Path, rejected: int) -> None:
+    """A count of all records, or of more, means that none was accepted."""
     wanted = scenarios(events=2, each=5)
     with Receiver(success(rejected=rejected)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
@@ -170,9 +170,8 @@ def dropped(line: Line) -> float:
 
 
 @pytest.mark.parametrize("rejected", [1, 3, 99])
-def test_a_batch_that_is_rejected_in_part_is_not_sent_again(tmp_path: Path, rejected: int) -> None:
-    """The protocol forbids it. What was rejected is counted as dropped, and logged with the collector's words and the
-    ids of the batch."""
+def test_partly_rejected_batch_is_not_sent_again(tmp_path: Path, rejected: int) -> None:
+    """The protocol forbids it. Rejected records count as dropped; the log has the collector's message and the ids."""
     wanted = backlog(100)
     with Receiver(success(rejected=rejected, message="no such tenant")) as receiver:
         line = Line(tmp_path, target(receiver))
@@ -192,8 +191,8 @@ def test_a_batch_that_is_rejected_in_part_is_not_sent_again(tmp_path: Path, reje
             assert all(any(record.id in text for text in lines) for record in wanted)
 
 
-def test_after_a_rejection_in_part_each_record_has_its_own_request(tmp_path: Path) -> None:
-    """For ten minutes, so that the next rejection names its record, which is then parked like any refused one."""
+def test_partial_rejection_is_followed_by_single_record_requests(tmp_path: Path) -> None:
+    """For ten minutes, so that the next rejection identifies its record, which is parked."""
     clock = Clock()
     bad = a_record(500, subject="event-0-0")
     with (
@@ -218,8 +217,8 @@ def test_after_a_rejection_in_part_each_record_has_its_own_request(tmp_path: Pat
 
 
 @pytest.mark.parametrize("count", [1, 10])
-def test_fewer_than_none_rejected(tmp_path: Path, count: int) -> None:
-    """A negative count is neither a success nor a refusal: the records are kept, and tried again slowly."""
+def test_negative_rejection_count_is_a_protocol_failure(tmp_path: Path, count: int) -> None:
+    """The records are kept and retried slowly."""
     wanted = scenarios(events=2, each=5)[:count]
     with Receiver(success(rejected=-1)) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
@@ -230,8 +229,7 @@ def test_fewer_than_none_rejected(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [Reply(429), Reply(502), Reply(503), Reply(504)])
-def test_a_batch_in_passing_trouble_stays_whole(tmp_path: Path, answer: Action) -> None:
-    """What a collector answers in trouble of its own costs a batch nothing but the time."""
+def test_transient_failure_does_not_split_the_batch(tmp_path: Path, answer: Action) -> None:
     wanted = scenarios(events=3, each=20)
     with Receiver(answer, answer) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
@@ -241,8 +239,8 @@ def test_a_batch_in_passing_trouble_stays_whole(tmp_path: Path, answer: Action) 
 
 
 @pytest.mark.parametrize("answer", [Reply(401), Reply(403), Reply(404), Reply(302)])
-def test_what_only_a_person_can_mend_holds_up_nothing_before_it(tmp_path: Path, answer: Action) -> None:
-    """If the credentials or the address seem wrong for one record, those before it arrive; it is not parked."""
+def test_failure_for_an_operator_does_not_block_earlier_records(tmp_path: Path, answer: Action) -> None:
+    """If only one record fails with it, earlier ones arrive, and it isn't parked."""
     wanted = scenarios(events=4, each=10)
     before = ids(wanted[:29])
 
@@ -260,7 +258,7 @@ def test_what_only_a_person_can_mend_holds_up_nothing_before_it(tmp_path: Path, 
 
 
 def limited(most: int, answer: Action) -> Taste:
-    """Takes requests of so many records."""
+    """Accept requests with at most this many records."""
     return lambda sent: (answer, set(sent)) if len(sent) > most else (success(), set())
 
 
@@ -269,8 +267,8 @@ def limited(most: int, answer: Action) -> Taste:
     [Hang(), RESET, Reply(413), Reply(429), Reply(502), Reply(503), Reply(504)],
     ids=["hang", "reset", "413", "429", "502", "503", "504"],
 )
-def test_what_is_too_much_at_once_goes_in_smaller_requests(tmp_path: Path, answer: Action) -> None:
-    """A way that carries ten records at once and no more delivers a backlog all the same, and parks none of it."""
+def test_backlog_is_delivered_through_a_size_limit(tmp_path: Path, answer: Action) -> None:
+    """A proxy that accepts ten records at once: everything arrives, and nothing is parked."""
     wanted = scenarios(events=6, each=5)
     with (
         Receiver(taste=limited(10, answer)) as receiver,
@@ -283,8 +281,8 @@ def test_what_is_too_much_at_once_goes_in_smaller_requests(tmp_path: Path, answe
         assert line.parked() == 0
 
 
-def test_after_a_silence_requests_begin_small_and_double(tmp_path: Path) -> None:
-    """A batch that got no answer in time may have been too much: one record, then two, until they are whole again."""
+def test_requests_grow_from_one_record_after_a_timeout(tmp_path: Path) -> None:
+    """The unanswered batch may have been too large: one record, then two, up to the maximum."""
     wanted = backlog(300)
     with Receiver(Hang()) as receiver, Line(tmp_path, target(receiver, 1.5)) as line:
         line.put(*wanted)
@@ -293,8 +291,8 @@ def test_after_a_silence_requests_begin_small_and_double(tmp_path: Path) -> None
         assert arrived(receiver) == ids(wanted)
 
 
-def test_one_that_cannot_be_encoded_takes_no_other_with_it(tmp_path: Path) -> None:
-    """A record that protobuf cannot carry is parked without a request; the others arrive, once each."""
+def test_record_that_cannot_be_encoded_is_parked_alone(tmp_path: Path) -> None:
+    """Without a request; the others arrive once."""
     wanted = scenarios(events=4, each=10)
     bad = wanted[13]
     wanted[13] = replace(bad, time=datetime(2900, 1, 1, tzinfo=UTC))  # more nanoseconds than the protocol counts
@@ -307,8 +305,8 @@ def test_one_that_cannot_be_encoded_takes_no_other_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_request_is_bounded_by_bytes(tmp_path: Path, compression: str) -> None:
-    """Large records go fewer a request, so that none is over the bound before it is compressed; all arrive, once."""
+def test_requests_are_bounded_by_bytes(tmp_path: Path, compression: str) -> None:
+    """Before compression; all records arrive once."""
     wanted = [
         replace(record, data={**record.data, "error": "e" * 8_000, "fault": "f" * 8_000})
         for record in (a_record(number, subject=f"e-{number % 7}", message="m" * 8_000) for number in range(100))

@@ -1,4 +1,4 @@
-"""What each kind of answer of an OTLP collector, and each kind of silence, is taken for."""
+"""Classification of responses of an OTLP collector, and of missing ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.raw_server import RawServer, answers_once
 
 
 def packed(answer: Reply) -> Reply:
-    """The answer as a proxy sends it that compresses whatever passes."""
+    """Return the response as compressed by a proxy."""
     return Reply(answer.status, {**answer.headers, "Content-Encoding": "gzip"}, gzip.compress(answer.body))
 
 
@@ -74,10 +74,10 @@ HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in<
         (Raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000), Retryable, "protocol", True),
     ],
 )
-def test_each_answer_has_its_failure(
+def test_each_response_has_its_failure(
     action: Action, failure: type[Failure], reason: str, needs_operator: bool | None
 ) -> None:
-    """Every kind of answer is the record's own fault, transient, or for an operator to mend, by its type and reason."""
+    """Caused by the record, transient, or for an operator, by type and reason."""
     with Receiver(action) as receiver:
         error = refused(receiver, timeout=60)  # not the 2 s of the default: to read 20,000 interim answers takes longer
     assert len(receiver.requests) == 1, "neither the SDK nor we try again inside a send, nor follow a redirect"
@@ -100,8 +100,8 @@ def test_each_answer_has_its_failure(
         Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}),
     ],
 )
-def test_a_success_is_a_delivery(answer: Reply) -> None:
-    """An answer that rejects nothing is a delivery, also an empty one and one with a warning."""
+def test_success_is_a_delivery(answer: Reply) -> None:
+    """Also an empty response and one with a warning."""
     with Receiver(answer) as receiver:
         destination = otlp_to(receiver.url)
         destination.send([a_record()])
@@ -109,8 +109,8 @@ def test_a_success_is_a_delivery(answer: Reply) -> None:
     assert len(receiver.logs) == 1
 
 
-def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A partial success without rejected records is delivered, and its text is in the log."""
+def test_collectors_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A partial success without rejected records is delivered."""
     with Receiver(success(message="queue\nnearly full")) as receiver, caplog.at_level(logging.WARNING, "exporter"):
         destination = otlp_to(receiver.url)
         destination.send([a_record()])
@@ -118,8 +118,8 @@ def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "queue nearly full" in caplog.text
 
 
-def test_the_collectors_message_is_in_the_failure() -> None:
-    """The message of a refusal, as OTLP's Status and as a partial success, is in the failure, on one line and cut."""
+def test_collectors_message_is_in_the_failure() -> None:
+    """From a Status or a partial success, on one line and truncated."""
     with Receiver(
         Reply(400, PROTOBUF, status("bad\nrecord" + "x" * 900)), success(rejected=1, message="why")
     ) as receiver:
@@ -130,16 +130,15 @@ def test_the_collectors_message_is_in_the_failure() -> None:
 
 
 @pytest.mark.parametrize("code", [429, 503, 401])
-def test_retry_after_in_seconds(code: int) -> None:
-    """The seconds that the collector asks for are in the failure."""
+def test_retry_after_is_read_as_seconds(code: int) -> None:
     with Receiver(Reply(code, {"Retry-After": "17"})) as receiver:
         error = refused(receiver)
     assert isinstance(error, Retryable)
     assert error.retry_after == 17
 
 
-def test_retry_after_as_a_date() -> None:
-    """The date that the collector asks for becomes seconds from now."""
+def test_retry_after_is_read_as_a_date() -> None:
+    """It becomes seconds from now."""
     date = format_datetime(datetime(2030, 1, 1, 0, 1, tzinfo=UTC), usegmt=True)
     with Receiver(Reply(503, {"Retry-After": date})) as receiver:
         error = refused(receiver, wall=datetime(2030, 1, 1, tzinfo=UTC).timestamp)
@@ -160,13 +159,13 @@ def test_retry_after_as_a_date() -> None:
         ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_AFTER),
     ],
 )
-def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: float | None) -> None:
-    """Nonsense is ignored, the past is now, and the most is five minutes."""
+def test_retry_after_is_validated_and_capped(value: str, expected: float | None) -> None:
+    """Invalid values are ignored, past dates are 0, and the maximum is five minutes."""
     assert parse_retry_after(value, 1_800_000_000.0, MAX_RETRY_AFTER) == expected
 
 
-def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
-    """A kept connection that turns out dead costs a second try, not a failure."""
+def test_connection_lost_before_the_response_is_retried_once() -> None:
+    """A dead kept connection isn't a failure."""
     with Receiver(success(), Drop()) as receiver, closing(otlp_to(receiver.url)) as destination:
         destination.send([a_record()])
         destination.send([a_record()])
@@ -174,8 +173,8 @@ def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
     assert len(receiver.logs) == 2
 
 
-def test_a_collector_that_always_hangs_up_is_transient() -> None:
-    """A new connection that is lost, be it after a kept one, is a failure that is tried again."""
+def test_lost_new_connection_is_transient() -> None:
+    """Also after a lost kept connection."""
     with Receiver(success(), Drop(), Drop()) as receiver, closing(otlp_to(receiver.url)) as destination:
         destination.send([a_record()])
         with pytest.raises(Retryable) as caught:
@@ -184,8 +183,8 @@ def test_a_collector_that_always_hangs_up_is_transient() -> None:
 
 
 @pytest.mark.parametrize("action", [Hang(), Drip(), Drip(0.001)])
-def test_a_send_ends_by_its_deadline(action: Action) -> None:
-    """A collector that says nothing, or a byte at a time for ever, is left after the time-out."""
+def test_send_ends_by_its_deadline(action: Action) -> None:
+    """For a collector that sends nothing, or one byte at a time."""
     begun = time.monotonic()
     with Receiver(action) as receiver:
         error = refused(receiver, timeout=0.3)
@@ -194,8 +193,8 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
     assert time.monotonic() - begun < 20  # it would continue indefinitely
 
 
-def test_a_collector_that_comes_up_gets_the_record() -> None:
-    """Where nobody listens the failure is transient, and the same destination delivers once somebody does."""
+def test_destination_delivers_once_the_collector_is_up() -> None:
+    """Without a listener the failure is transient."""
     with reserved_port() as port, closing(otlp_to(f"http://127.0.0.1:{port}/v1/logs")) as destination:
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
@@ -205,8 +204,8 @@ def test_a_collector_that_comes_up_gets_the_record() -> None:
             assert len(receiver.logs) == 1
 
 
-def test_an_unknown_name_is_named_so() -> None:
-    """A host name that does not exist has a reason of its own, not that of one that does not answer."""
+def test_unknown_host_has_the_reason_dns() -> None:
+    """It differs from a host that doesn't respond."""
     destination = otlp_to("http://collector.invalid:4318/v1/logs")
     with pytest.raises(Retryable) as caught:
         destination.send([a_record()])
@@ -215,7 +214,6 @@ def test_an_unknown_name_is_named_so() -> None:
 
 
 def test_plain_http_behind_https_is_a_tls_failure() -> None:
-    """A collector that does not speak TLS is a failure of TLS."""
     with Receiver() as receiver:
         # Not the 2 s of the default: the authorities alone take as long under emulation.
         destination = otlp_to(receiver.url.replace("http:", "https:"), timeout=60)
@@ -225,8 +223,8 @@ def test_plain_http_behind_https_is_a_tls_failure() -> None:
     assert caught.value.reason == "tls"
 
 
-def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_path: Any) -> None:
-    """A missing CA file keeps the record, and is for an operator to mend."""
+def test_missing_ca_file_is_a_configuration_failure(tmp_path: Any) -> None:
+    """The record is kept, for an operator."""
     with Receiver() as receiver:
         address = receiver.url.replace("http:", "https:")
         destination = otlp_to(address, certificate=str(tmp_path / "none.pem"))
@@ -236,8 +234,8 @@ def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_pat
     assert (caught.value.reason, caught.value.needs_operator) == ("configuration", True)
 
 
-def test_close_ends_a_send_that_is_under_way() -> None:
-    """Another thread's send returns at once when the destination is closed, and says that it was."""
+def test_close_ends_a_running_send() -> None:
+    """The send in another thread returns at once, with the reason `closed`."""
     with Receiver(Hang()) as receiver:
         destination = otlp_to(receiver.url, timeout=60)
         failures: list[Failure] = []
@@ -260,8 +258,8 @@ def test_close_ends_a_send_that_is_under_way() -> None:
         destination.send([a_record()])
 
 
-def test_the_libraries_log_nothing() -> None:
-    """A failure is logged once, by us: the libraries log nothing of it."""
+def test_libraries_log_nothing() -> None:
+    """A failure is logged once, by the agent."""
     said = io.StringIO()
     log = Log(said)
     with captured_libraries(log), Receiver(Reply(500, {}, b"body"), Drop(), Drop()) as receiver:
@@ -290,8 +288,8 @@ PARTS = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.lists(PARTS | st.binary(max_size=30)).map(b"".join), tunnel=st.booleans())
-def test_any_bytes_are_a_delivery_or_a_failure(data: bytes, tunnel: bool) -> None:
-    """Whatever a collector answers, or a proxy asked for a tunnel: a success, or a Failure with a known reason."""
+def test_any_response_is_a_delivery_or_a_failure(data: bytes, tunnel: bool) -> None:
+    """From a collector, or from a proxy for a tunnel; a Failure has a known reason."""
     failure: Failure | None = None
     with RawServer(answers_once(data)) as server:
         environ = {"https_proxy": server.url} if tunnel else {}

@@ -1,4 +1,4 @@
-"""The OTLP destination through proxies of every kind: records arrive, and the proxy sees what it must and no more."""
+"""The OTLP destination through proxies: records arrive, and the proxy sees no more than it must."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CREDENTIALS = "Basic dXNlcjpodW50ZXIy"  # user:hunter2
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 and its key, as files."""
+    """Return a certificate for 127.0.0.1 and its key, as files."""
     made, key = write(tmp_path_factory.mktemp("tls"), "peer", *self_signed("peer"))
     return str(made), str(key)
 
@@ -45,8 +45,8 @@ def refused(url: str, environ: dict[str, str], **options: Any) -> Retryable:
     return caught.value
 
 
-def test_a_plain_address_is_asked_for_whole() -> None:
-    """A proxy of http:// gets the whole address and its credentials, on one connection that is kept."""
+def test_http_proxy_receives_the_whole_address() -> None:
+    """With its credentials, on one connection that is kept."""
     with Receiver() as proxy:
         address = proxy.url.replace("//", "//user:hunter2@")
         send("http://collector.example/v1/logs", {"http_proxy": address}, 2)
@@ -57,8 +57,8 @@ def test_a_plain_address_is_asked_for_whole() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http://", ""])
-def test_what_a_proxy_repeats_of_its_credentials_is_hidden(scheme: str) -> None:
-    """A proxy may answer in the collector's place, and name the user and password that it was given."""
+def test_proxy_credentials_are_hidden_in_failures(scheme: str) -> None:
+    """A proxy may respond in the collector's place and quote its user and password."""
     sentence = status("user user, password hunter2, as in dXNlcjpodW50ZXIy")
     with Receiver(Reply(401, PROTOBUF, sentence)) as proxy:
         environ = {"http_proxy": f"{scheme}user:hunter2@127.0.0.1:{proxy.port}"}
@@ -67,8 +67,8 @@ def test_what_a_proxy_repeats_of_its_credentials_is_hidden(scheme: str) -> None:
     assert "dXNlcjpodW50" not in str(error)
 
 
-def test_a_tls_address_is_reached_through_a_tunnel(certificate: tuple[str, str]) -> None:
-    """The proxy learns host and port and its own credentials; headers and records pass it inside of TLS."""
+def test_https_address_uses_a_tunnel(certificate: tuple[str, str]) -> None:
+    """The proxy sees host, port, and its credentials; headers and records are inside TLS."""
     with Receiver(tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
         environ = {"https_proxy": proxy.url.replace("//", "//user:hunter2@")}
         send(receiver.url, environ, 2, headers={"x-key": "s3cr3t"}, certificate=certificate[0])
@@ -81,8 +81,8 @@ def test_a_tls_address_is_reached_through_a_tunnel(certificate: tuple[str, str])
     assert receiver.requests[0].headers["x-key"] == "s3cr3t"
 
 
-def test_a_collector_behind_a_tunnel_is_checked_too(certificate: tuple[str, str]) -> None:
-    """An unknown certificate behind the proxy is refused before anything is sent."""
+def test_certificate_behind_a_tunnel_is_verified(certificate: tuple[str, str]) -> None:
+    """An untrusted one is rejected before anything is sent."""
     with Receiver(tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
         error = refused(receiver.url, {"https_proxy": proxy.url})
     assert (error.reason, error.needs_operator, receiver.requests) == ("tls", True, [])
@@ -98,15 +98,15 @@ def test_a_collector_behind_a_tunnel_is_checked_too(certificate: tuple[str, str]
         b" ",
     ],
 )
-def test_a_proxy_that_opens_no_tunnel_is_named(answer: bytes) -> None:
-    """Whatever it answers instead: it is the proxy, asked once, and tried again like a collector that is away."""
+def test_refused_tunnel_names_the_proxy(answer: bytes) -> None:
+    """For any response; the proxy is asked once, and the failure is transient."""
     with TunnelProxy(refusal=answer) as proxy:
         error = refused("https://collector.example/v1/logs", {"https_proxy": proxy.url})
     assert (error.reason, error.needs_operator, len(proxy.requests)) == ("connect", False, 1)
 
 
-def test_a_proxy_that_is_not_there_is_named() -> None:
-    """The failure says that it is the proxy, and the collector is never asked directly."""
+def test_unreachable_proxy_is_named() -> None:
+    """The collector is never contacted directly."""
     with Receiver() as closed:
         port = closed.port
     with Receiver() as receiver:
@@ -118,23 +118,22 @@ def test_a_proxy_that_is_not_there_is_named() -> None:
     "address",
     ["socks5://user:hunter2@127.0.0.1:1", "https://user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:hunter2"],
 )
-def test_an_address_that_is_no_proxys_is_a_configuration_failure(address: str) -> None:
-    """It is for a person to mend, and never answered by going around the proxy."""
+def test_invalid_proxy_address_is_a_configuration_failure(address: str) -> None:
+    """For an operator; the proxy is never bypassed."""
     with Receiver() as receiver:
         error = refused(receiver.url, {"http_proxy": address})
         assert (error.reason, error.needs_operator, receiver.requests) == ("configuration", True, [])
     assert "expected a proxy address" in str(error)
 
 
-def test_what_no_proxy_names_is_asked_directly() -> None:
-    """NO_PROXY of the environment holds for the collector."""
+def test_no_proxy_bypasses_the_proxy() -> None:
     with Receiver() as receiver, Receiver() as proxy:
         send(receiver.url, {"http_proxy": proxy.url, "NO_PROXY": "localhost,127.0.0.0/8"})
         assert (len(receiver.logs), proxy.requests) == (1, [])
 
 
-def test_a_silent_proxy_costs_the_deadline(certificate: tuple[str, str]) -> None:
-    """The deadline is for the tunnel and the exchange inside of it together."""
+def test_silent_proxy_ends_by_the_deadline(certificate: tuple[str, str]) -> None:
+    """The deadline covers the tunnel and the exchange inside it."""
     with Receiver(Hang(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
         error = refused(receiver.url, {"https_proxy": proxy.url}, timeout=1.0, certificate=certificate[0])
         assert error.reason == "timeout"
@@ -143,8 +142,8 @@ def test_a_silent_proxy_costs_the_deadline(certificate: tuple[str, str]) -> None
         assert error.reason == "connect"
 
 
-def test_a_tunnel_that_breaks_is_opened_once_more(certificate: tuple[str, str]) -> None:
-    """A collector that hangs up before its answer costs a second tunnel, not a failure."""
+def test_broken_tunnel_is_retried_once(certificate: tuple[str, str]) -> None:
+    """A connection closed before the response causes a second tunnel, not a failure."""
     with Receiver(success(), Drop(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
         send(receiver.url, {"https_proxy": proxy.url}, 2, certificate=certificate[0])
     assert (len(receiver.logs), len(receiver.requests), len(proxy.requests)) == (2, 3, 2)

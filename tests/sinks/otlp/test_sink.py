@@ -1,4 +1,4 @@
-"""The OTLP destination against a receiver that decodes what is on the wire."""
+"""The OTLP destination with a receiver that decodes the wire format."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def status(message: str) -> bytes:
 
 
 def refused(receiver: Receiver, **options: Any) -> Failure:
-    """The failure of one send."""
+    """Return the failure of one send."""
     destination = otlp_to(receiver.url, **options)
     try:
         with pytest.raises(Failure) as caught:
@@ -90,8 +90,8 @@ def refused(receiver: Receiver, **options: Any) -> Failure:
     return caught.value
 
 
-def test_every_field_of_a_record_is_read_from_the_wire() -> None:
-    """A receiver finds name, time, severity, sentence and each attribute of the contract in what was sent."""
+def test_every_field_of_a_record_is_on_the_wire() -> None:
+    """Name, time, severity, message, and each attribute of the contract."""
     record = a_record(seen_before="unbroken", gap_seconds=0.5, notice_seconds=900.0)
     with Receiver() as receiver:
         destination = otlp_to(receiver.url)
@@ -124,8 +124,8 @@ def test_every_field_of_a_record_is_read_from_the_wire() -> None:
     }
 
 
-def test_the_resource_is_the_vm() -> None:
-    """The resource names the service, the cloud and the VM, and leaves out what is not known."""
+def test_resource_describes_the_vm() -> None:
+    """Service, cloud, and VM, without unknown values."""
     with Receiver() as receiver:
         destination = otlp_to(receiver.url)
         destination.send([a_record()])
@@ -147,8 +147,8 @@ def test_the_resource_is_the_vm() -> None:
     assert receiver.logs[1][0] == {**service, **cloud}
 
 
-def test_the_operators_attributes_replace_those_of_the_resource() -> None:
-    """What the settings read of OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME replaces defaults and the VM's."""
+def test_configured_attributes_override_the_resource() -> None:
+    """OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override defaults and VM attributes."""
     operator = {"host.name": "from-operator", "deployment.environment.name": "prod"}
     with Receiver() as receiver:
         destination = otlp_to(receiver.url, resource_attributes=tuple(operator.items()), service_name="operators-name")
@@ -160,8 +160,8 @@ def test_the_operators_attributes_replace_those_of_the_resource() -> None:
 
 
 @pytest.mark.parametrize(("severity", "number"), [("INFO", 9), ("WARN", 13), ("ERROR", 17)])
-def test_the_severity_is_the_records(severity: str, number: int) -> None:
-    """The severity of the record is the log record's, as number and as word."""
+def test_severity_is_the_records(severity: str, number: int) -> None:
+    """As number and as text."""
     with Receiver() as receiver:
         destination = otlp_to(receiver.url)
         destination.send([a_record(severity=severity)])
@@ -171,8 +171,8 @@ def test_the_severity_is_the_records(severity: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_what_is_compressed_names_its_encoding(compression: Any) -> None:
-    """What is sent compressed is said to be, and decodes to the same."""
+def test_compressed_request_has_its_encoding_header(compression: Any) -> None:
+    """It decodes to the same content."""
     with Receiver() as receiver:
         destination = otlp_to(receiver.url, compression=compression)
         destination.send([a_record()])
@@ -182,8 +182,8 @@ def test_what_is_compressed_names_its_encoding(compression: Any) -> None:
     assert attributes(receiver.logs[0][2].attributes)["azure_scheduled_event.type"] == "Freeze"
 
 
-def test_headers_are_sent_and_never_repeated() -> None:
-    """A secret header reaches the collector and is in no failure, even if the collector repeats it."""
+def test_headers_are_sent_and_hidden_in_failures() -> None:
+    """Even if the collector quotes a secret header."""
     headers = {"Authorization": "Bearer s3cr3t-token"}
     echo = status("unknown token Bearer s3cr3t-token")
     with Receiver(Reply(401, PROTOBUF, echo)) as receiver:
@@ -211,7 +211,7 @@ CARRIERS = ("authorization", "x-key", "cookie")
 )
 @pytest.mark.parametrize("answer", [400, 401, 500])
 def test_no_part_of_a_credential_is_in_a_failure(headers: dict[str, str], answer: int) -> None:
-    """The collector may repeat a token without its scheme, a password out of its base64, or either across the cut."""
+    """The collector may quote a token without its scheme, a decoded password, or either across the truncation."""
     with Receiver() as receiver:
         destination = otlp_to(receiver.url, headers=headers)
         destination.send([a_record()])
@@ -229,15 +229,15 @@ def test_no_part_of_a_credential_is_in_a_failure(headers: dict[str, str], answer
         assert not [part for part in (*parts, "hunter", "0123") if part in said]
 
 
-def test_a_short_password_is_hidden_as_a_word() -> None:
-    """Two characters are a password too, and don't blank out the words that contain them."""
+def test_short_password_is_hidden_as_a_word() -> None:
+    """Two characters are hidden, but not inside longer words."""
     with Receiver(Reply(401, PROTOBUF, status("us, PW unknown, UPWARDS"))) as receiver:
         error = refused(receiver, headers={"authorization": "Basic " + base64.b64encode(b"us:PW").decode()})
     assert error.detail == "HTTP 401: us, <secret> unknown, UPWARDS"
 
 
 def test_headers_of_the_environment_are_not_sent() -> None:
-    """Who calls decides on the headers: a secret that the environment has for another collector is not sent."""
+    """Only configured headers are sent, not a secret that the environment has for another collector."""
     program = (
         "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
         "otlp_to(sys.argv[1]).send([a_record()]);"
@@ -250,8 +250,8 @@ def test_headers_of_the_environment_are_not_sent() -> None:
     assert [seen.headers.get("x-tenant") for seen in receiver.requests] == [None, "ours"]
 
 
-def test_a_proxy_of_the_environment_is_used() -> None:
-    """A collector behind a proxy is reached through it; the proxy sees the whole address."""
+def test_proxy_of_the_environment_is_used() -> None:
+    """It sees the whole address."""
     program = (
         "from tests.sinks.otlp.test_sink import otlp_to, a_record;"
         "otlp_to('http://collector.example/v1/logs').send([a_record()])"
@@ -263,8 +263,8 @@ def test_a_proxy_of_the_environment_is_used() -> None:
     assert len(proxy.logs) == 1
 
 
-def test_an_idle_connection_is_given_back() -> None:
-    """Records close together share a connection; after the idle time the next one gets a fresh one."""
+def test_idle_connection_is_closed() -> None:
+    """Records close together share a connection; after the idle time a new one is made."""
     now = [0.0]
     with Receiver() as receiver:
         destination = otlp_to(receiver.url, idle_close=15, monotonic=lambda: now[0])
@@ -280,8 +280,8 @@ def test_an_idle_connection_is_given_back() -> None:
         destination.close()
 
 
-def test_importing_the_destination_brings_no_second_http_library() -> None:
-    """The one HTTP client is enough: neither requests nor the SDK's exporter is loaded."""
+def test_destination_imports_only_one_http_library() -> None:
+    """Neither requests nor the SDK's exporter is loaded."""
     program = (
         "import sys, exporter.sinks.otlp.sink;"
         "print([name for name in sys.modules if name in"

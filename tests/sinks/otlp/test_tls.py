@@ -1,4 +1,4 @@
-"""The OTLP destination over TLS: whom it trusts, and that a deadline holds there too."""
+"""The OTLP destination over TLS: trust, and deadlines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.systems import AWAY_SECONDS
 def make_certificate(
     folder: Path, name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
 ) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1 and its key, as files."""
+    """Return a self-signed certificate for 127.0.0.1 and its key, as files."""
     certificate, key = write(folder, name, *self_signed(name, usage))
     return str(certificate), str(key)
 
@@ -43,8 +43,7 @@ def refused(destination: OtlpDestination) -> Retryable:
     return caught.value
 
 
-def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_path: Path) -> None:
-    """With the file of its authority a collector over TLS gets the record."""
+def test_configured_authority_is_trusted(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "collector")
     with Receiver(tls=server_context(certificate, key)) as receiver:
         destination = otlp_to(receiver.url, certificate=certificate)
@@ -53,8 +52,8 @@ def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_pa
         assert len(receiver.logs) == 1
 
 
-def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: Path) -> None:
-    """An unknown certificate is refused before any header is sent, and the record is kept."""
+def test_untrusted_certificate_needs_an_operator(tmp_path: Path) -> None:
+    """It is rejected before any header is sent, and the record is kept."""
     with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
         error = refused(otlp_to(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
         assert (error.reason, error.needs_operator) == ("tls", True)
@@ -62,8 +61,8 @@ def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: P
         assert receiver.requests == []
 
 
-def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) -> None:
-    """REQUESTS_CA_BUNDLE, which requests prefers to a session's own file, changes nothing."""
+def test_configured_authority_overrides_the_environment(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE has no effect."""
     certificate, key = make_certificate(tmp_path, "collector")
     other, _ = make_certificate(tmp_path, "other")
     program = (
@@ -76,8 +75,7 @@ def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) ->
         assert len(receiver.logs) == 1
 
 
-def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
-    """A collector that asks for a client certificate gets the configured one."""
+def test_client_certificate_is_sent(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "collector")
     client, client_key = make_certificate(tmp_path, "client", ExtendedKeyUsageOID.CLIENT_AUTH)
     context = server_context(certificate, key)
@@ -92,8 +90,8 @@ def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", [Hang(), Drip()])
-def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Drip) -> None:
-    """A collector that is silent, or a byte at a time for ever, is left after the time-out inside TLS too."""
+def test_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Drip) -> None:
+    """For a collector that sends nothing, or one byte at a time."""
     certificate, key = make_certificate(tmp_path, "collector")
     with Receiver(action, tls=server_context(certificate, key)) as receiver:
         begun = time.monotonic()
@@ -103,8 +101,8 @@ def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Dri
 
 
 @pytest.mark.parametrize("own", [None, "Basic dXNlcjpvd24="])
-def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, own: str | None) -> None:
-    """What `~/.netrc` has for the collector's host stays there; the configured header is sent."""
+def test_netrc_is_not_used(tmp_path: Path, own: str | None) -> None:
+    """The configured header is sent instead."""
     netrc = tmp_path / ".netrc"
     netrc.write_text("default login owner password secret\nmachine 127.0.0.1 login owner password secret\n")
     netrc.chmod(0o600)
@@ -121,8 +119,8 @@ def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, own: str | None) -> None:
     assert sent == [own, own]
 
 
-def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) -> None:
-    """REQUESTS_CA_BUNDLE vouches for a collector where no file is given, and HTTP_PROXY is asked."""
+def test_ca_and_proxy_of_the_environment_are_used(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE without a configured file, and HTTP_PROXY."""
     certificate, key = make_certificate(tmp_path, "collector")
     program = (
         "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
@@ -140,8 +138,8 @@ def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) 
         assert len(proxy.requests) == 1
 
 
-def test_a_renewed_certificate_counts_from_the_next_connection_on(tmp_path: Path) -> None:
-    """The files are read again for each connection: a renewed CA needs no restart."""
+def test_renewed_ca_is_used_by_the_next_connection(tmp_path: Path) -> None:
+    """Without a restart."""
     certificate, key = make_certificate(tmp_path, "collector")
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(Path(make_certificate(tmp_path, "old")[0]).read_text())
@@ -155,8 +153,8 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(tmp_path: Path
         assert len(receiver.logs) == 1
 
 
-def test_an_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
-    """It is refused at once: asking for its password would wait for ever on a terminal."""
+def test_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
+    """It fails at once instead of prompting for a password on a terminal."""
     certificate, key = make_certificate(tmp_path, "client", ExtendedKeyUsageOID.CLIENT_AUTH)
     private = serialization.load_pem_private_key(Path(key).read_bytes(), None)
     encryption = serialization.BestAvailableEncryption(b"s3cr3t")
@@ -169,8 +167,8 @@ def test_an_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux("names a certificate as c_rehash does, by the openssl command")
-def test_a_folder_of_authorities_is_taken(tmp_path: Path) -> None:
-    """REQUESTS_CA_BUNDLE may name a folder, as c_rehash makes it."""
+def test_directory_of_authorities_is_supported(tmp_path: Path) -> None:
+    """As made by c_rehash, in REQUESTS_CA_BUNDLE."""
     certificate, key = make_certificate(tmp_path, "collector")
     folder = tmp_path / "authorities"
     folder.mkdir()

@@ -1,1 +1,1 @@
-"""`/metrics`: what gauges and counters say, and what readers make of the text."""
+"""Tests of `/metrics`: gauges, counters, and the parsing of the text."""

@@ -1,4 +1,4 @@
-"""What facts do to counters and histograms."""
+"""Counters and histograms for each fact."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.metrics_reading import make_sink, samples, scraped, value
 from tests.support.statuses import FREEZE, EventScenario, started
 
 
-def test_counters_stand_at_zero_from_the_start_unless_they_are_rare() -> None:
-    """A scrape that finds nothing has every counter and histogram at 0, and of the rare ones HELP and TYPE alone."""
+def test_counters_start_at_zero_unless_they_are_rare() -> None:
+    """Rare ones have only HELP and TYPE."""
     sink = make_sink()
     all_samples = samples(sink)
     for family in FAMILIES:
@@ -43,8 +43,7 @@ def test_counters_stand_at_zero_from_the_start_unless_they_are_rare() -> None:
         assert f"# HELP {family.full_name} " in scraped(sink)
 
 
-def test_rare_counters_appear_with_their_first_observation_and_alone() -> None:
-    """One label set each, and no other beside it."""
+def test_rare_counters_have_only_observed_series() -> None:
     sink = make_sink()
     before = len(samples(sink))
     sink.observe(ApprovalFailed("timeout", "a", 1))
@@ -58,8 +57,8 @@ def test_rare_counters_appear_with_their_first_observation_and_alone() -> None:
 
 
 @pytest.mark.parametrize("configured", [(), ("otlp",), ("event_hubs",)])
-def test_a_destination_that_is_not_configured_has_no_series(configured: tuple[str, ...]) -> None:
-    """Its families have HELP and TYPE; counters of a configured one stand at 0."""
+def test_unconfigured_destination_has_no_series(configured: tuple[str, ...]) -> None:
+    """Its families have HELP and TYPE; counters of a configured one are 0."""
     sink = make_sink(destinations=configured)
     assert {s.labels["destination"] for s in samples(sink) if "destination" in s.labels} == set(configured)
     for destination in configured:
@@ -67,8 +66,8 @@ def test_a_destination_that_is_not_configured_has_no_series(configured: tuple[st
         assert value(sink, "destination_records_dropped_total", destination=destination, reason="outbox-full") == 0
 
 
-def test_an_events_life_is_counted_once_each() -> None:
-    """Seen, started by us, completed: one each, with notice and length of the Started phase."""
+def test_each_phase_of_an_event_is_counted_once() -> None:
+    """Seen, started by this VM, and completed, with notice and duration."""
     scenario = EventScenario()
     sink = make_sink(scenario.now)
     scenario.read()
@@ -87,8 +86,8 @@ def test_an_events_life_is_counted_once_each() -> None:
     assert value(sink, "started_duration_seconds_bucket", event_type="Freeze", le="10.0") == 1
 
 
-def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None:
-    """An event that was there when we came, or came in a gap, says nothing about Azure's notice."""
+def test_notice_is_measured_only_during_unbroken_polling() -> None:
+    """An event that existed at the start, or appeared in a gap, isn't measured."""
     at_start, gap = EventScenario(), EventScenario()
     at_start.read(FREEZE)
     gap.read()
@@ -101,8 +100,8 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 2
 
 
-def test_the_time_started_is_told_only_where_it_was_watched() -> None:
-    """A gap or a restart between Started and gone leaves the length unknown; one before the start does not."""
+def test_started_duration_needs_unbroken_polling() -> None:
+    """A gap or restart after Started prevents it; one before doesn't."""
 
     def measured(*doings: Callable[[EventScenario], object]) -> tuple[float | None, float | None]:
         scenario = EventScenario()
@@ -137,8 +136,8 @@ def test_the_time_started_is_told_only_where_it_was_watched() -> None:
     assert measured(announced, EventScenario.restart, begun, gone) == (1, 7)
 
 
-def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
-    """NotBefore already passed at first sight: no notice at all, not a negative one that looks like a restart."""
+def test_past_not_before_has_no_negative_notice() -> None:
+    """A decreasing sum would look like a restart."""
     scenario = EventScenario()
     scenario.read()
     scenario.read({**FREEZE, "NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"})
@@ -149,8 +148,8 @@ def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
     assert value(sink, "notice_seconds_bucket", event_type="Freeze", le="30.0") == 1
 
 
-def test_an_event_comes_into_sight_once_whatever_its_status_does() -> None:
-    """A status not understood at first counts when it is, or when the event goes; never twice."""
+def test_event_is_counted_as_observed_once() -> None:
+    """An event of unknown status counts when its status is known, or when it ends."""
     pondering = {**FREEZE, "EventStatus": "Pondering"}
     for documents in ([pondering, FREEZE, started(FREEZE)], [pondering], [started(FREEZE), FREEZE, started(FREEZE)]):
         scenario = EventScenario()
@@ -165,8 +164,8 @@ def test_an_event_comes_into_sight_once_whatever_its_status_does() -> None:
     assert scenario.transitions[-1].kind is TransitionKind.COMPLETED
 
 
-def test_facts_bump_their_counters() -> None:
-    """Each fact moves its own counter, and a reason outside of the closed set is `other`."""
+def test_facts_increment_their_counters() -> None:
+    """A reason outside its closed set is `other`."""
     sink = make_sink()
     for failure in (None, "timeout", "never heard of"):
         sink.observe(Polled(0.5, failure))
@@ -206,8 +205,8 @@ def test_facts_bump_their_counters() -> None:
     assert value(sink, "approval_decisions_total", **labels, rule="other") == 1
 
 
-def test_threads_may_bump_and_scrape_at_once() -> None:
-    """No count is lost and no scrape fails while facts arrive on several threads."""
+def test_threads_count_and_scrape_concurrently() -> None:
+    """No count is lost, and no scrape fails."""
     sink = make_sink()
 
     def bump() -> None:

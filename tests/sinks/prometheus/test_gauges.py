@@ -1,4 +1,4 @@
-"""What `/metrics` says of a status: the families, the gauges, and what it leaves out."""
+"""Families and gauges of `/metrics` for a status."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.statuses import FREEZE, NOON, REBOOT, EventScenario, started
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
-def test_every_family_has_help_and_type_before_anything_happened(openmetrics: bool) -> None:
-    """A person finds each family before it first matters, in the order of the catalogue."""
+def test_every_family_has_help_and_type_at_the_start(openmetrics: bool) -> None:
+    """In the order of the catalogue."""
     body = scraped(make_sink(), openmetrics)
     helps = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# HELP ")]
     types = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# TYPE ")]
@@ -34,8 +34,8 @@ def test_every_family_has_help_and_type_before_anything_happened(openmetrics: bo
     assert helps == types == expected
 
 
-def test_contract_types_are_told_to_openmetrics() -> None:
-    """Infos are infos, and a gauge named `event_info` stays the gauge that it is."""
+def test_openmetrics_has_the_types_of_the_catalogue() -> None:
+    """The gauge `event_info` isn't an info."""
     body = scraped(make_sink(), True)
     assert f"# TYPE {PREFIX}vm info" in body
     assert f"# TYPE {PREFIX}build info" in body
@@ -44,14 +44,13 @@ def test_contract_types_are_told_to_openmetrics() -> None:
 
 
 def test_content_types_name_their_versions() -> None:
-    """Each body is announced as what it is."""
     sink = make_sink()
     assert sink.render(False)[0] == TEXT == "text/plain; version=0.0.4; charset=utf-8"
     assert sink.render(True)[0] == OPENMETRICS == "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def test_before_the_first_status_nothing_is_invented() -> None:
-    """Not up, no time of any poll, no document, no VM; the closed label sets exist."""
+def test_unknown_values_are_absent_before_the_first_status() -> None:
+    """`up` is 0, there is no poll time, document, or VM; closed label sets exist."""
     sink = make_sink()
     assert value(sink, "up") == 0
     for name in ("last_poll_timestamp_seconds", "document_events", "document_incarnation", "source_warming"):
@@ -61,7 +60,7 @@ def test_before_the_first_status_nothing_is_invented() -> None:
 
 
 def test_no_counter_is_ahead_of_the_gauges_of_its_scrape() -> None:
-    """What another thread counts while the gauges are computed is in the next scrape."""
+    """Facts counted during the computation of gauges are in the next scrape."""
 
     def now() -> Instant:
         sink.observe(UnknownValueObserved("EventType"))
@@ -73,8 +72,8 @@ def test_no_counter_is_ahead_of_the_gauges_of_its_scrape() -> None:
     assert [value(sink, "unknown_values_total", field="EventType") for _ in range(2)] == [0, 1]
 
 
-def test_the_configured_tags_are_labels_of_the_vm() -> None:
-    """Each of them, under its own label, with nothing for one that the VM does not have; none without any."""
+def test_configured_tags_are_labels_of_vm_info() -> None:
+    """Empty for a tag that the VM doesn't have."""
     sink = make_sink()
     names = {"vm_name", "vm_id", "subscription_id", "resource_group", "vmss_name", "location", "zone", "vm_size"}
     names |= {"priority", "node"}
@@ -93,8 +92,8 @@ def test_the_configured_tags_are_labels_of_the_vm() -> None:
     assert not [sample for sample in samples(sink) if sample.name == PREFIX + "vm_info"]
 
 
-def test_an_event_has_series_and_they_vanish_with_it() -> None:
-    """Per-event series stand while the event does, say what is known and leave out what is not."""
+def test_event_series_are_removed_with_the_event() -> None:
+    """Known values have series, unknown ones don't."""
     scenario = statuses.scheduled_scenario()
     sink = make_sink(scenario.now)
     sink.publish(scenario.status())
@@ -124,8 +123,8 @@ def test_an_event_has_series_and_they_vanish_with_it() -> None:
     assert value(sink, "events", event_type="Freeze", event_status="Started") == 0
 
 
-def test_a_started_event_is_not_counted_down() -> None:
-    """A NotBefore that still stands there after the start is no series, and no event starts twice."""
+def test_started_event_has_no_not_before_series() -> None:
+    """Also if Azure still lists NotBefore."""
     scenario = EventScenario()
     scenario.read()
     scenario.read({**FREEZE, "EventStatus": "Started"})
@@ -135,8 +134,8 @@ def test_a_started_event_is_not_counted_down() -> None:
     assert not ids(sink, "event_not_before_timestamp_seconds")
 
 
-def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
-    """Without an identity nothing is claimed: no event's series, no count, no VM; that there are events is told."""
+def test_unknown_vm_name_has_no_event_series() -> None:
+    """Only `document_events` shows that there are events."""
     scenario = statuses.scheduled_scenario()
     sink = make_sink(scenario.now)
     sink.publish(scenario.status(vm=Vm()))
@@ -152,8 +151,8 @@ def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
 
 
 @pytest.mark.parametrize("resources", [None, [], "shop-web_3", [5], ["shop-web_33"]])
-def test_an_event_that_is_not_known_to_name_this_vm_has_no_series(resources: object) -> None:
-    """Resources that can't be read may hold any name or none: it stands in the document and in no series."""
+def test_event_with_unreadable_resources_has_no_series(resources: object) -> None:
+    """It counts only in `document_events`."""
     scenario = EventScenario()
     scenario.read()
     scenario.read({**FREEZE, "Resources": resources})
@@ -168,15 +167,15 @@ DECISION = "event_decision"
 
 
 def decisions(sink: PrometheusSink) -> dict[str, tuple[str, str, str]]:
-    """What stands of each event; fails where two stand at once."""
+    """Return the decision on each event; fail if an event has several."""
     series = [s for s in samples(sink) if s.name == PREFIX + DECISION]
     assert all(s.value == 1 for s in series)
     assert len({s.labels["event_id"] for s in series}) == len(series)
     return {s.labels["event_id"]: (s.labels["decision"], s.labels["reason"], s.labels["rule"]) for s in series}
 
 
-def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
-    """One per event that names this VM, none of a neighbour's; another takes its place; it vanishes with the event."""
+def test_each_own_event_has_its_current_decision() -> None:
+    """A new decision replaces it, and it is removed with the event."""
     scenario = statuses.scheduled_scenario()
     sink = make_sink(scenario.now)
     freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
@@ -192,8 +191,7 @@ def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
     assert decisions(sink) == {}
 
 
-def test_no_decision_is_told_that_this_process_did_not_make() -> None:
-    """After a restart the events are known again, what is to be done about them is not yet."""
+def test_decisions_of_an_earlier_process_have_no_series() -> None:
     scenario = statuses.scheduled_scenario()
     sink = make_sink(scenario.now)
     status = scenario.status()
@@ -203,8 +201,8 @@ def test_no_decision_is_told_that_this_process_did_not_make() -> None:
     assert decisions(sink) == {}
 
 
-def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
-    """Two events of one type in one document, one approved by us and one by somebody else, are told apart."""
+def test_each_started_event_has_its_started_by() -> None:
+    """One event approved by this VM, one by another approver."""
     other = {**FREEZE, "EventId": "stolen"}
     scenario = EventScenario()
     scenario.read()
@@ -226,8 +224,8 @@ def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
     assert not ids(sink, "event_started_by")
 
 
-def test_a_hold_and_a_disk_that_fails_are_told() -> None:
-    """Both are 0 or 1 from the first status on, whatever else is configured."""
+def test_hold_and_failing_disk_have_gauges() -> None:
+    """Both are 0 or 1 from the first status on."""
     scenario = statuses.empty_scenario()
     sink = make_sink(scenario.now)
     assert value(sink, "approval_held") is None
@@ -238,8 +236,8 @@ def test_a_hold_and_a_disk_that_fails_are_told() -> None:
     assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (1, 0)
 
 
-def test_series_are_capped_to_the_most_urgent() -> None:
-    """Fifty events have series: what is on, then what starts soonest; the others are counted and nothing is lost."""
+def test_series_are_limited_to_the_most_urgent_events() -> None:
+    """Fifty events; the others are counted."""
     scenario = statuses.crowded_scenario(80)
     late = {**FREEZE, "EventId": "started-one", "EventStatus": "Started", "NotBefore": ""}
     soonest = {**FREEZE, "EventId": "soonest", "NotBefore": "Fri, 21 Nov 2025 12:00:30 GMT"}
@@ -256,7 +254,7 @@ def test_series_are_capped_to_the_most_urgent() -> None:
 
 
 def test_two_events_never_share_a_series() -> None:
-    """Of two ids that look the same once they are escaped, the less urgent has no series, and is counted."""
+    """Of two ids that are equal after escaping, the less urgent one has no series and is counted."""
     scenario = statuses.empty_scenario()
     scenario.read({**FREEZE, "EventId": "a\x07"}, {**FREEZE, "EventId": "a\\u0007", "DurationInSeconds": 5})
     sink = make_sink(scenario.now)
@@ -265,16 +263,15 @@ def test_two_events_never_share_a_series() -> None:
     assert value(sink, "event_series_dropped") == 1
 
 
-def test_a_thousand_events_do_not_swell_a_scrape() -> None:
-    """A flood of events is told in a page of bounded size."""
+def test_thousand_events_have_a_bounded_scrape() -> None:
     scenario = statuses.crowded_scenario(1000)
     sink = make_sink(scenario.now)
     sink.publish(scenario.status())
     assert len(scraped(sink, True)) < 150_000
 
 
-def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
-    """A failing source takes nothing away and is seen at once."""
+def test_gauges_keep_their_values_after_a_failed_poll() -> None:
+    """`up` is 0."""
     scenario = statuses.scheduled_scenario()
     good = scenario.now.timestamp()
     sink = make_sink(scenario.now)
@@ -285,8 +282,8 @@ def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
     assert value(sink, "events", event_type="Freeze", event_status="Scheduled") == 1
 
 
-def test_warming_ends_by_the_clock_of_the_scrape() -> None:
-    """`source_warming` is 1 for five minutes after the first answer ever, without a new status."""
+def test_warming_ends_without_a_new_status() -> None:
+    """`source_warming` is 1 for five minutes after the first response."""
     scenario = EventScenario()
     scenario.read()
     moments = iter([Instant(scenario.now + timedelta(minutes=minutes)) for minutes in (4, 6)])
@@ -296,8 +293,7 @@ def test_warming_ends_by_the_clock_of_the_scrape() -> None:
     assert value(sink, "source_warming") == 0
 
 
-def test_unknown_words_count_as_other() -> None:
-    """Words that Azure adds tomorrow stay visible under a name that exists today."""
+def test_unknown_values_count_as_other() -> None:
     strange = {
         **FREEZE,
         "EventType": "Levitate",
@@ -319,8 +315,8 @@ def test_unknown_words_count_as_other() -> None:
     assert value(sink, "unknown_values_total", field="EventType") == 1
 
 
-def test_gauges_of_outputs_and_mode() -> None:
-    """A configured destination has its gauges, another has none; times that are not known have none; one mode is 1."""
+def test_destinations_and_mode_have_gauges() -> None:
+    """Only configured destinations and known times have series; one mode is 1."""
     scenario = statuses.empty_scenario()
     sink = make_sink(scenario.now)
     otlp, event_hubs = DestinationStatus("otlp", True, 4, NOON, 2), DestinationStatus("event_hubs")
@@ -335,8 +331,8 @@ def test_gauges_of_outputs_and_mode() -> None:
     assert value(sink, "web_certificate_not_after_timestamp_seconds") is None
 
 
-def test_a_quiet_vm_with_all_outputs_costs_at_most_225_series() -> None:
-    """Everything configured, a certificate, a record that waits for each destination: 214, and 6 of the process."""
+def test_quiet_vm_with_all_outputs_has_at_most_225_series() -> None:
+    """With every setting, a certificate, and a waiting record per destination: 214, and 6 of the process."""
     scenario = statuses.empty_scenario()
     rules = tuple(rule.name for rule in DEFAULT_RULES)
     sink = PrometheusSink("1", rules, destinations=DESTINATIONS, poll_failure_reasons=REASONS)
@@ -352,8 +348,7 @@ def test_a_quiet_vm_with_all_outputs_costs_at_most_225_series() -> None:
         assert len(series) <= 225
 
 
-def test_the_certificate_is_asked_at_scrape() -> None:
-    """Whoever serves the endpoint says when its certificate ends and how often a reload failed."""
+def test_certificate_expiry_and_reload_failures_are_read_at_scrape() -> None:
     sink = make_sink()
     sink.certificate_not_after = lambda: 1_800_000_000.0
     sink.config_reload_failures = lambda: 2
@@ -361,8 +356,8 @@ def test_the_certificate_is_asked_at_scrape() -> None:
     assert value(sink, "web_config_reload_failures_total") == 2
 
 
-def test_the_table_names_every_family_and_every_word() -> None:
-    """Whole Markdown: one row per family, what is rare, then the closed labels."""
+def test_table_has_every_family_and_label_value() -> None:
+    """Markdown with one row per family, the rare families, and the closed labels."""
     table = metrics_table()
     for family in FAMILIES:
         assert f"| `{family.full_name}` | {family.type} |" in table

@@ -1,4 +1,4 @@
-"""What readers make of `/metrics`: a reviewer of diffs, both parsers, promtool, and a real Prometheus."""
+"""`/metrics` as read by reviewers of diffs, both parsers, promtool, and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUIET = [DestinationStatus(name, configured=True) for name in DESTINATIONS]
 
 
 def golden_sink(name: str) -> PrometheusSink:
-    """A sink in the middle of a story."""
+    """Return a sink in the middle of a scenario."""
     scenario = {
         "empty": statuses.empty_scenario,
         "scheduled": statuses.scheduled_scenario,
@@ -69,14 +69,14 @@ EXEMPLAR = re.compile(r"^(.+ # \{.+\} \S+) \S+$", re.M)
 
 
 def published(name: str, openmetrics: bool) -> str:
-    """The exposition of a story. The library stamps exemplars with the real clock; here they get the story's time."""
+    """Return the exposition of a scenario, with its time in the exemplars instead of the real time."""
     sink = golden_sink(name)
     at = sink._now().wall.timestamp()
     return EXEMPLAR.sub(rf"\1 {at}", scraped(sink, openmetrics))
 
 
 def check_golden(name: str, text: str) -> None:
-    """UPDATE_GOLDEN=1 writes the file instead."""
+    """Compare with the golden file; UPDATE_GOLDEN=1 writes it instead."""
     path = GOLDEN / f"metrics.{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -84,15 +84,15 @@ def check_golden(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
-def test_published_output_of_a_quiet_agent_is_the_reviewed_one(openmetrics: bool) -> None:
-    """The whole of `/metrics` when nothing is planned changes only with a reviewed diff (UPDATE_GOLDEN=1 writes it)."""
+def test_output_of_a_quiet_agent_matches_the_golden_file(openmetrics: bool) -> None:
+    """UPDATE_GOLDEN=1 writes it."""
     check_golden("empty.openmetrics" if openmetrics else "empty", published("empty", openmetrics))
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 @pytest.mark.parametrize("name", GOLDEN_SCENARIOS[1:])
-def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics: bool) -> None:
-    """What `/metrics` says otherwise than on a quiet day changes only with a reviewed diff."""
+def test_output_during_an_event_matches_the_golden_file(name: str, openmetrics: bool) -> None:
+    """Only the differences from a quiet agent."""
     quiet = set(published("empty", openmetrics).splitlines())
     lines = [line for line in published(name, openmetrics).splitlines() if line not in quiet]
     check_golden(f"{name}.openmetrics" if openmetrics else name, "\n".join(lines) + "\n")
@@ -100,21 +100,21 @@ def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics
 
 @pytest.mark.peer("promtool")
 @pytest.mark.parametrize("name", GOLDEN_SCENARIOS)
-def test_promtool_finds_nothing_to_say(name: str) -> None:
-    """Prometheus' own linter has neither an error nor a warning."""
+def test_promtool_reports_nothing(name: str) -> None:
+    """Neither errors nor warnings."""
     lint(scraped(golden_sink(name)))
 
 
 @pytest.mark.peer("promtool")
-def test_process_metrics_come_along_and_lint() -> None:
-    """The agent's own CPU, memory and descriptors are there under their usual names."""
+def test_process_metrics_have_their_usual_names() -> None:
+    """CPU, memory, and descriptors of the agent."""
     body = scraped(PrometheusSink("1.2.3", RULES))
     lint(body)
     assert "\nprocess_resident_memory_bytes " in body
 
 
-def test_windows_has_the_process_metrics_that_linux_has() -> None:
-    """Where there is no /proc, the usual names have what Windows says; nothing is made up where it says nothing."""
+def test_windows_has_the_process_metrics_of_linux() -> None:
+    """With values of Windows, and none if Windows returns an error."""
 
     def exposed(read: Callable[[], ProcessUsage]) -> str:
         registry = CollectorRegistry()
@@ -136,16 +136,16 @@ def test_windows_has_the_process_metrics_that_linux_has() -> None:
 
 
 @pytest.mark.windows
-def test_a_windows_process_reads_its_own_usage() -> None:
-    """What is read of this process on Windows is its own: memory in megabytes, a start before now."""
+def test_windows_process_usage_is_plausible() -> None:
+    """Memory in megabytes, and a start in the past."""
     usage = process_usage()
     assert usage.resident_bytes > 1_000_000
     assert 0 < usage.start_time <= time.time() + 1
     assert usage.cpu_seconds > 0
 
 
-def test_a_folder_for_several_processes_in_the_environment_changes_nothing(tmp_path: Path) -> None:
-    """The client library would keep every counter in a file there, and could not start where there is no folder."""
+def test_multiprocess_directory_of_the_environment_is_ignored(tmp_path: Path) -> None:
+    """The client library would keep counters in files there, and fail if it doesn't exist."""
     code = (
         "from exporter.sinks.prometheus.sink import *; s = PrometheusSink('1')\n"
         "s.observe(facts.Polled(1.0)); s.render(True)"
@@ -156,8 +156,7 @@ def test_a_folder_for_several_processes_in_the_environment_changes_nothing(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_both_formats_say_the_same() -> None:
-    """Whoever asks, the samples are the same ones."""
+def test_both_formats_have_the_same_samples() -> None:
     sink = golden_sink("started")
     text = {(s.name, tuple(s.labels.items()), s.value) for s in samples(sink)}
     families = parse_openmetrics(scraped(sink, True))
@@ -181,9 +180,8 @@ HOSTILE = {
 
 @pytest.mark.peer("promtool")
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
-    """An id or a name of any characters comes out of each format the same, and makes no series of its own. What can't
-    be seen, or acts on a terminal, is escaped."""
+def test_hostile_text_is_escaped_within_its_label(hostile: str) -> None:
+    """Any id or name is parsed equally in both formats, and adds no series."""
     label = HOSTILE[hostile]
     event_id = hostile.replace("\x00", "")  # an id with a NUL can't be tracked at all
     events = [{**FREEZE, "EventId": event_id, "Description": hostile}]
@@ -208,8 +206,8 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
     assert exemplars == ([{"event_id": event_id}] * 2 if event_id == "x" * 100 else [])
 
 
-def test_text_that_no_output_can_encode_never_stops_a_scrape() -> None:
-    """A lone surrogate from anywhere becomes a question mark."""
+def test_lone_surrogate_becomes_a_question_mark() -> None:
+    """It never fails a scrape."""
     scenario = statuses.empty_scenario()
     sink = make_sink(scenario.now)
     sink.publish(scenario.status(vm=replace(statuses.VM, zone="\ud800")))
@@ -218,20 +216,20 @@ def test_text_that_no_output_can_encode_never_stops_a_scrape() -> None:
 
 @dataclass
 class Page:
-    """The least application: `/metrics` of one sink, in one format or in the one asked for."""
+    """A minimal application: `/metrics` of one sink, in one fixed or in the requested format."""
 
     sink: PrometheusSink
     always: Accept | None = None
 
     def respond(self, path: str, accept: Accept) -> WebResponse:
-        """`/metrics`, and nothing else."""
+        """Return `/metrics`, or an error for other paths."""
         content_type, body = self.sink.render((self.always or accept) == "openmetrics")
         return WebResponse(200 if path == "/metrics" else 404, content_type, body)
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[PrometheusSink, list[dict[str, object]]]]:
-    """A sink behind two real scrape endpoints, one of which only speaks text, and the jobs to scrape them."""
+    """Serve a sink on two endpoints, one with text only, and yield the jobs to scrape them."""
     sink = PrometheusSink("1.2.3", RULES)
     servers = {"chosen": WebServer("127.0.0.1:0", Page(sink)), "text": WebServer("127.0.0.1:0", Page(sink, "text"))}
     for server in servers.values():
@@ -244,8 +242,10 @@ def served() -> Iterator[tuple[PrometheusSink, list[dict[str, object]]]]:
 
 
 @pytest.mark.peer("prometheus")
-def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str, object]]], tmp_path: Path) -> None:
-    """Both formats are scraped, series vanish with their event, an exemplar leads from a histogram to the event."""
+def test_real_prometheus_scrapes_both_formats(
+    served: tuple[PrometheusSink, list[dict[str, object]]], tmp_path: Path
+) -> None:
+    """Series are removed with their event, and an exemplar links a histogram to the event."""
     sink, scrapes = served
     scenario = EventScenario(datetime.now(UTC))
     not_before = format_datetime(scenario.now + timedelta(minutes=15), usegmt=True)
