@@ -1,7 +1,7 @@
-"""Tries the properties on ever new random worlds for so many minutes: `python -m tests.properties --minutes N`.
+"""Run the property tests on random scenarios for a given time: `python -m tests.properties --minutes N`.
 
-Each file in turn, a round of examples at a time, until the time is up. What breaks a property is shown shrunk, with the
-line that brings it back, and belongs into an ordinary test. Exit code 1 when there was one.
+Each file in turn, a round of examples at a time, until the time is up. A failing example is printed shrunk, with the
+line that reproduces it; it belongs in an ordinary test. Exit code 1 if one was found.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_record_names_the_replacing_event() -> None:
     assert record.data["replaced_by"] == "Second"
     assert record.data["unseen"] == record.data["summary"]["unseen"] == ["replaced"]
     assert record.data["message"] == "Reboot of this VM is no longer in the document; it seems to continue as Second"
-    assert any("under a new id" in line for line in record_lines(record))
+    assert any("a new event, already Started, replaced it" in line for line in record_lines(record))
     jsonschema.validate(json.loads(record.to_json()), SCHEMA)
 
 
