@@ -136,15 +136,11 @@ class App:
             self.sink.config_reload_failures = lambda: config.reload_failures
         self.web = WebServer(settings.web.listen_address, self, web_config=self._web_config, log=log)
         self._agent: Agent | None = None
-        self._client = MetadataClient(settings.source.url, settings.source.api_version, waiting=self._while_polling)
-        tags = settings.source.tags
-        self._identity_client = MetadataClient(settings.source.url, settings.source.api_version, tags=tags)
+        source = settings.source
+        self._client = MetadataClient(source.url, source.api_version, waiting=self._while_polling)
+        self._identity_client = MetadataClient(source.url, source.api_version, tags=source.tags)
         self._identity = Identity(
-            self._identity_client,
-            log,
-            vm_name=settings.source.vm_name,
-            node=settings.source.node_name,
-            tags=tags,
+            self._identity_client, log, vm_name=source.vm_name, node=source.node_name, tags=source.tags
         )
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []
@@ -344,10 +340,5 @@ def _text(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> 
 
 def make_log(settings: Settings) -> Log:
     """Return the agent's log: on standard error, without the configured secrets, with priorities if it's a journal."""
-    return Log(
-        sys.stderr,
-        level=settings.log.level,
-        format=settings.log.format,
-        hide=settings.secrets,
-        priorities=is_journal(sys.stderr),
-    )
+    level, format, journal = settings.log.level, settings.log.format, is_journal(sys.stderr)
+    return Log(sys.stderr, level=level, format=format, hide=settings.secrets, priorities=journal)

@@ -195,8 +195,7 @@ class Approvals:
             if self._connecting.get(key) is not due:  # a document was read meanwhile
                 raise NotWanted("decided-anew")
             del self._connecting[key]
-            post = PostAnswered(self._persistence.state.tracked[key], self._environment.clock())
-            self._leaving[key] = due, post
+            self._leaving[key] = due, PostAnswered(self._persistence.state.tracked[key], self._environment.clock())
 
     def _left(self, key: str) -> None:
         """Count the POST as sent: its first byte was written."""

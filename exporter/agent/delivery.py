@@ -240,7 +240,10 @@ class Delivery:
         if self._is_rejection(waiting, failure):
             return self._on_rejected(waiting[0], failure)
         if isinstance(failure, Retryable):
-            return self._retry_later(failure)
+            self._metrics.send_failed(self.name, failure.reason)
+            self._suspects.fail()
+            smaller = failure.smaller or failure.needs_operator or self._failures + 1 >= SMALLER_AFTER
+            return self._wait_for_all(failure, smaller=smaller)
         half = len(waiting) // 2
         self._batch_limits += [len(waiting) - half, half]
         return 0.0
@@ -307,12 +310,6 @@ class Delivery:
     def _recovered(self) -> None:
         """Log the recovery once it has lasted, and not after each rate-limited request."""
         self._log.recovered(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
-
-    def _retry_later(self, failure: Retryable) -> float:
-        self._metrics.send_failed(self.name, failure.reason)
-        self._suspects.fail()
-        smaller = failure.smaller or failure.needs_operator or self._failures + 1 >= SMALLER_AFTER
-        return self._wait_for_all(failure, smaller=smaller)
 
     def _wait_for_all(self, failure: Failure, *, smaller: bool = True) -> float:
         """Pause all sending for the back-off; if `smaller`, continue with one record. Return the seconds."""

@@ -112,7 +112,10 @@ class Identity:
         if vm != before:
             self._identity = self._identity_of(vm)
             if before is None or replace(before, tags=vm.tags) != vm:
-                self._log_identity()
+                known = self._identity.vm
+                self._log.info("identity.known", vm_name=known.name, vm_id=known.id, location=known.location)
+                if self._identity.conflict:
+                    self._log.error("identity.conflict", configured=self._vm_name, azure=vm.name)
         return REFRESH_SECONDS
 
     def _identity_of(self, azure: Vm | None) -> VmIdentity:
@@ -123,9 +126,3 @@ class Identity:
             self._log.failing("identity", "identity.failed", reason=reason, detail=detail)
         self._failures += 1
         return RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
-
-    def _log_identity(self) -> None:
-        vm = self._identity.vm
-        self._log.info("identity.known", vm_name=vm.name, vm_id=vm.id, location=vm.location)
-        if self._identity.conflict and self._azure is not None:
-            self._log.error("identity.conflict", configured=self._vm_name, azure=self._azure.name)

@@ -138,19 +138,15 @@ class Agent:
             self._environment.record_failure(now.wall, failure.reason)
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
         self._run(replace(observation, interruptions=self._interruptions(now.wall)), now)
-        self._due = now.monotonic + self._delay(failure)
+        # After a failure, the wait doesn't depend on the poll interval.
+        malformed = self._persistence.state.process.malformed
+        delay = failure.delay() if isinstance(failure, SourceFailure) else SOURCE_BACKOFF.after(malformed)
+        self._due = now.monotonic + delay
         self._approvals.check_files()  # keeps the gauge of the hold file current
-
-    def _delay(self, failure: Failure | DocumentError) -> float:
-        """Return the seconds until the next request after a failure, whatever the poll interval is."""
-        if isinstance(failure, SourceFailure):
-            return failure.delay()
-        return SOURCE_BACKOFF.after(self._persistence.state.process.malformed)
 
     def _idle(self, now: Instant) -> None:
         """Between two polls, handle what needs no document. During an outage that includes interruptions."""
-        failing = self._persistence.state.outage is not None
-        interruptions = self._interruptions(now.wall) if failing else ()
+        interruptions = self._interruptions(now.wall) if self._persistence.state.outage is not None else ()
         if interruptions or self._seconds_until_due(now.monotonic) <= 0:
             self._run(cycle.TimePassed(interruptions), now)
 
