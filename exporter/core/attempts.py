@@ -71,8 +71,7 @@ def cancel_attempt(state: State, unsent: TrackedEvent) -> State:
 
     `unsent` is the tracked event before the mark.
     """
-    tracked = state.tracked_or_closed(unsent.key)
-    if tracked is not None:
+    if (tracked := state.tracked_or_closed(unsent.key)) is not None:
         approval = replace(unsent.approval, in_flight=False, unanswered=tracked.approval.unanswered)
         return with_tracked(state, replace(tracked, approval=approval))
     if unsent.key not in state.sent:

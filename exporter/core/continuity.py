@@ -161,8 +161,7 @@ def outage_after(outage: Outage | None, began: Instant, ended: Instant, reason: 
     if outage is None:
         outage = Outage(began, reason, began)
     elif outage.last_failure.mono is None:  # of an earlier process
-        absent = absent_until(outage, began)
-        outage = replace(outage, last_failure=began, absent=absent, first_failure_in_process=began)
+        outage = replace(outage, last_failure=began, absent=absent_until(outage, began), first_failure_in_process=began)
     return replace(outage, last_failure=ended, silent=outage.silent + ended.minus(outage.last_failure))
 
 

@@ -223,18 +223,15 @@ def adopted_state(stored: State, observed: State) -> State:
     begun = {key: last.wall for key, tracked in seen.items() if last is not None and tracked.was_started}
 
     def with_begun(events: Mapping[str, TrackedEvent]) -> Mapping[str, TrackedEvent]:
-        return {
-            key: replace(tracked, started_before=True) if key in begun else tracked for key, tracked in events.items()
-        }
+        return {key: replace(event, started_before=True) if key in begun else event for key, event in events.items()}
 
-    outage = observed.outage and replace(observed.outage, recorded=False, warned=False)
     return replace(
         stored,
         tracked=with_begun(stored.tracked),
         closed=with_begun(stored.closed),
         started_ids={**observed.started_ids, **begun, **stored.started_ids},
         reset=stored.reset or (observed.reset and Reset(stored.observed_seconds)),
-        outage=stored.outage or outage,
+        outage=stored.outage or (observed.outage and replace(observed.outage, recorded=False, warned=False)),
         process=replace(observed.process, decisions=EMPTY),
     )
 
@@ -285,10 +282,9 @@ class _Cycle:
         self._source_recovered()
         # If an event ends with this document, its summary must include its interruptions.
         self._attribute((*self._process.pending, *observed.interruptions))
-        step = advance(
-            self._state, observed.document, self._now, self._context.poll_interval, self._context.event_memory_bytes
-        )
-        scoped = apply_scope(self._state, step, self._vm.name, self._context.all_events)
+        context = self._context
+        step = advance(self._state, observed.document, self._now, context.poll_interval, context.event_memory_bytes)
+        scoped = apply_scope(self._state, step, self._vm.name, context.all_events)
         self._count_unknown_values(step)
         self._changed = self._changed or scoped.state is not step.state
         self._state = scoped.state
@@ -304,12 +300,12 @@ class _Cycle:
         # An event may have started with this document, or in the gap before it.
         gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is TransitionKind.STARTED]
         unobserved = max(gaps, default=0.0)
-        self._attribute(self._process.pending, unobserved, interruption_patience(self._context.poll_interval))
+        self._attribute(self._process.pending, unobserved, interruption_patience(context.poll_interval))
         self._explain(unobserved)
         if step.changed:
             self._reconsider_approved()
         self._mark_due(self._decide())
-        self._update_process_memory(evidence=EMPTY)
+        self._update_process(evidence=EMPTY)
 
     def _record_anomaly(self, anomaly: str) -> None:
         """Count an anomaly, and record it unless it is one of `UNRECORDED_ANOMALIES`."""
@@ -336,11 +332,11 @@ class _Cycle:
             tracked = self._state.tracked[decision.key]
             if tracked.decided == decision.published_values:
                 continue
-            self._replace_tracked(replace(tracked, decided=decision.published_values))
+            self._set_tracked(replace(tracked, decided=decision.published_values))
             self._facts.append(facts.DecisionMade(decision))
             if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
-        self._update_process_memory(decisions={decision.key: decision for decision in decisions})
+        self._update_process(decisions={decision.key: decision for decision in decisions})
         return decisions
 
     def _mark_due(self, decisions: Iterable[Decision]) -> None:
@@ -352,9 +348,7 @@ class _Cycle:
                 continue
             tracked = self._state.tracked[decision.key]
             if attempt_due(tracked, self._now, self._context.process_start):
-                self._replace_tracked(
-                    replace(tracked, approval=begin_attempt(tracked.approval, self._now, decision.rule))
-                )
+                self._set_tracked(replace(tracked, approval=begin_attempt(tracked.approval, self._now, decision.rule)))
                 self._approvals.append(DueApproval(decision, tracked))
 
     def _reconsider_approved(self) -> None:
@@ -364,7 +358,7 @@ class _Cycle:
             if result is None:
                 continue
             after, reason = result
-            self._replace_tracked(after)
+            self._set_tracked(after)
             if reason is not Reason.NONE:
                 self._record(self._factory.outdated(self._state, after, reason.value))
                 self._facts.append(facts.ApprovalOutdated())
@@ -373,10 +367,9 @@ class _Cycle:
 
     def approval_sent(self, observed: ApprovalSent) -> None:
         """Mark a POST that the recording contains."""
-        tracked = self._state.tracked_or_closed(observed.key)
-        if tracked is not None:
+        if (tracked := self._state.tracked_or_closed(observed.key)) is not None:
             rule = observed.rule or tracked.approval.rule
-            self._replace_tracked(replace(tracked, approval=begin_attempt(tracked.approval, self._now, rule)))
+            self._set_tracked(replace(tracked, approval=begin_attempt(tracked.approval, self._now, rule)))
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
         """Remove the mark of an attempt that was not sent: the next valid document may send it at once."""
@@ -392,7 +385,7 @@ class _Cycle:
             # If the event started before this response, what started it was unknown until now.
             by = StartedBy.THIS_VM if tracked.started_by is not None else None
             after = replace(tracked, approval=mark_accepted(tracked.approval, self._now.wall), started_by=by)
-            self._replace_tracked(after)
+            self._set_tracked(after)
             self._record(self._factory.accepted(self._state, after))
             self._reconsider_approved()  # it may have changed while its POST was in flight
             return
@@ -400,7 +393,7 @@ class _Cycle:
         # The backoff begins with the response or, without one, with the POST: the timeout is part of the wait.
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
-        self._replace_tracked(after)
+        self._set_tracked(after)
         record_id, status = "", failure.status_code
         if approval.failures[failure.reason] == 1:
             state, record = self._factory.failed(self._state, after, failure.reason, status, failure.detail)
@@ -416,7 +409,7 @@ class _Cycle:
         self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         source, now, malformed = self._process.source, self._now, self._process.malformed
         failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
-        self._update_process_memory(source=failed, malformed=malformed + bool(observed.document_fault))
+        self._update_process(source=failed, malformed=malformed + bool(observed.document_fault))
         before = self._state.outage
         outage = continuity.outage_after(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
@@ -436,7 +429,7 @@ class _Cycle:
         if interruptions and self._ensure_started_record():
             self._attribute(interruptions, patience=interruption_patience(self._context.poll_interval))
         elif observed.interruptions:
-            self._update_process_memory(pending=interruptions[-PENDING_INTERRUPTIONS:])
+            self._update_process(pending=interruptions[-PENDING_INTERRUPTIONS:])
 
     def record_outage(self) -> None:
         """Record an outage once, after polls have failed for 10 s in this process."""
@@ -454,9 +447,7 @@ class _Cycle:
             self._replace_state(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
-        self._update_process_memory(
-            malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now)
-        )
+        self._update_process(malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now))
         outage = self._state.outage
         if outage is None:
             return
@@ -483,16 +474,15 @@ class _Cycle:
                 continue
             if tracked is not None:
                 tracked = with_interruption(tracked, interruption)
-                self._replace_tracked(tracked)
+                self._set_tracked(tracked)
             self._record_interruption(interruption, tracked)
         if tuple(pending) != self._process.pending:
-            self._update_process_memory(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
+            self._update_process(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
 
     def _record_interruption(self, interruption: Interruption, tracked: TrackedEvent | None) -> None:
         kind, seconds, failing = interruption.kind.value, interruption.seconds, self._state.outage is not None
         if tracked is None and failing and seconds > 0:
-            unexplained = (*self._process.unexplained, interruption)
-            self._update_process_memory(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
+            self._update_process(unexplained=(*self._process.unexplained, interruption)[-PENDING_INTERRUPTIONS:])
         closed = tracked is not None and tracked.closed is not None  # its summary is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
@@ -506,16 +496,16 @@ class _Cycle:
         for interruption in self._process.unexplained:
             tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
             if tracked is not None:
-                self._replace_tracked(with_interruption(tracked, interruption))
+                self._set_tracked(with_interruption(tracked, interruption))
         if self._process.unexplained:
-            self._update_process_memory(unexplained=())
+            self._update_process(unexplained=())
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
         mono, recorded = self._now.monotonic, self._process.recorded_at.get(attributed, ())
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False
         recorded = (*recorded, mono)[-INTERRUPTION_RECORDS_AN_HOUR:]
-        self._update_process_memory(recorded_at={**self._process.recorded_at, attributed: recorded})
+        self._update_process(recorded_at={**self._process.recorded_at, attributed: recorded})
         return True
 
     # -- the process
@@ -525,9 +515,7 @@ class _Cycle:
         state, before, boot_id = self._state, self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
         previous = ("with-machine" if evidence["rebooted"] else "killed") if evidence else ""
-        self._update_process_memory(
-            announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous
-        )
+        self._update_process(announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous)
         self._state = replace(state, boot_id=boot_id, stopped=False)
         self._changed = state.stopped  # else a kill of this process would look like an orderly end
 
@@ -557,7 +545,7 @@ class _Cycle:
         if not state.vm_key:
             self._replace_state(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
         if not self._process.announced:
-            self._update_process_memory(announced=True)
+            self._update_process(announced=True)
             version, mode = self._context.version, self._policy.mode.value
             previous = self._process.previous_run
             data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
@@ -571,13 +559,13 @@ class _Cycle:
         self._state = state
         self._changed = True
 
-    def _replace_tracked(self, tracked: TrackedEvent) -> None:
+    def _set_tracked(self, tracked: TrackedEvent) -> None:
         self._replace_state(with_tracked(self._state, tracked))
 
     def _record(self, numbered: tuple[State, Record]) -> None:
         self._replace_state(numbered[0])
         self._records.append(numbered[1])
 
-    def _update_process_memory(self, **fields: Any) -> None:
+    def _update_process(self, **fields: Any) -> None:
         """Change fields of `State.process`, which isn't kept on disk."""
         self._process = replace(self._process, **fields)

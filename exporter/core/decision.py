@@ -316,8 +316,7 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
     observed_seconds = state.observed_seconds - tracked.first_seen_at
     reason = coordination_of(policy, event, vm_name, observed_seconds)
     if policy.coordination is not Coordination.ANY:
-        single = policy.coordination is Coordination.SINGLE
-        asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
+        asked = Reason.SEVERAL_RESOURCES if policy.coordination is Coordination.SINGLE else Reason.NOT_LEADER
         yield Condition(asked, reason is Reason.NONE, _place_text(policy, event, vm_name, observed_seconds))
     if rule.settle is not None:
         unchanged = state.observed_seconds - tracked.unchanged_at
@@ -341,8 +340,7 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
         yield Condition(Reason.HELD, presence is Presence.ABSENT, _presence_text(presence, policy.hold_file))
     if not context.writable:
         yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox is not writable")
-    enforced = policy.mode is Mode.ENFORCE
-    yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
+    yield Condition(Reason.DRY_RUN, policy.mode is Mode.ENFORCE, f"the mode is {policy.mode.value}")
 
 
 def _place_text(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> str:
@@ -401,8 +399,7 @@ def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds
         return Reason.NONE
     if policy.coordination is Coordination.SINGLE:
         return Reason.NONE if len(event.resources or ()) == 1 else Reason.SEVERAL_RESOURCES
-    place = place_among(event, vm_name)
-    after = takeover_seconds(policy, event, place)
+    after = takeover_seconds(policy, event, place_among(event, vm_name))
     return Reason.NONE if after is not None and observed_seconds >= after else Reason.NOT_LEADER
 
 

@@ -206,8 +206,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
             rejected.append(Rejected("too-many-rejected", None, None))
 
     for item in items:
-        fault = _untrackable(item)
-        if fault:
+        if fault := _untrackable(item):
             reject(fault, item)
             continue
         key = folded(item["EventId"])

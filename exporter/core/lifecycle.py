@@ -203,9 +203,8 @@ def _follow(before: TrackedEvent, event: Event, continuity: Continuity) -> tuple
     if kind is None:
         return after, None
     first = not present or (before.phase is Phase.UNKNOWN and kind is not TransitionKind.UPDATED)
-    return after, Transition(
-        kind, after, changed, unexpected, first, continuity.recorded_gap_seconds, gap_reasons(continuity)
-    )
+    gap, reasons = continuity.recorded_gap_seconds, gap_reasons(continuity)
+    return after, Transition(kind, after, changed, unexpected, first, gap, reasons)
 
 
 def _first_seen(before: TrackedEvent, event: Event, continuity: Continuity) -> TrackedEvent:

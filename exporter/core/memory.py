@@ -89,14 +89,13 @@ def _weight(tracked: TrackedEvent) -> int:
 def _forget(state: State, forgotten: Iterable[TrackedEvent], now: datetime, budget: int) -> State:
     """Drop closed events, but keep which approvals were sent and which ids were Started."""
     gone = list(forgotten)
-    evicted = sum(1 for tracked in gone if _recorded(tracked))
     return replace(
         state,
         sent=_sent(state.sent, [tracked for tracked in gone if tracked.approval.attempts], now, budget // 2),
         started_ids=_started(
             state.started_ids, [tracked.key for tracked in gone if tracked.was_started], now, budget // 4
         ),
-        evictions=state.evictions + evicted,
+        evictions=state.evictions + sum(1 for tracked in gone if _recorded(tracked)),
     )
 
 

@@ -76,8 +76,7 @@ class RecordFactory(Struct, frozen=True):
             "not_before": optional_timestamp(tracked.not_before),
             **specific,
         }
-        record = self._record(state, event, count, kind, severity, message, data)
-        return with_tracked(state, numbered), record
+        return with_tracked(state, numbered), self._record(state, event, count, kind, severity, message, data)
 
     def about_vm(self, state: State, kind: str, severity: str, message: str, specific: Data) -> tuple[State, Record]:
         """Return a VM-wide record. Numbers begin with the birth of the state: after a lost state no id repeats."""
@@ -240,9 +239,8 @@ class RecordFactory(Struct, frozen=True):
             message = f"Event {tracked.event.event_id} has unreadable or unknown fields{held}: {rejection.fault}"
             return self.about_event(state, tracked, RecordKind.EVENT_REJECTED, "WARN", message, data)
         message = f"An element of the document cannot be tracked: {rejection.fault}"
-        return self.about_vm(
-            state, RecordKind.EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)}
-        )
+        data["event"] = encodable(rejection.raw)
+        return self.about_vm(state, RecordKind.EVENT_REJECTED, "WARN", message, data)
 
 
 def _null_for(nothing: object, value: Any) -> Any:
@@ -335,8 +333,7 @@ def event_label(tracked: TrackedEvent) -> str:
 def transition_message(transition: Transition, vm_name: str) -> str:
     """Return a transition as a human-readable sentence."""
     tracked = transition.tracked
-    event = EventNow(tracked, vm_name)
-    resources = "this VM" if event.ownership is Ownership.OURS else _resources(tracked.resources)
+    resources = "this VM" if EventNow(tracked, vm_name).ownership is Ownership.OURS else _resources(tracked.resources)
     what = f"{tracked.event_type or 'Event of unknown type'} of {resources}"
     came = " (it existed before, without this VM)" if transition.joined else ""
     match transition.kind:

@@ -208,10 +208,8 @@ class _Scope:
         if was_in_scope and after.in_scope:
             self.published += [replace(move, tracked=after)] if move else []
         elif after.in_scope:
-            kind = _BEGINS.get(after.phase)
-            if kind:
-                begins = self._move(kind, after, move)
-                self.published.append(replace(begins, newly_seen=True, joined=joined))
+            if kind := _BEGINS.get(after.phase):
+                self.published.append(replace(self._move(kind, after, move), newly_seen=True, joined=joined))
             if after.faults_recorded:  # not recorded while it was out of scope
                 self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
         elif was_in_scope:
@@ -237,10 +235,8 @@ class _Scope:
         return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), last_published=was)
 
     def _move(self, kind: TransitionKind, tracked: TrackedEvent, move: Transition | None) -> Transition:
-        changed = move.changed if move else {}
-        return Transition(
-            kind, tracked, changed, gap=self._continuity.recorded_gap_seconds, unseen=gap_reasons(self._continuity)
-        )
+        changed, gap = move.changed if move else {}, self._continuity.recorded_gap_seconds
+        return Transition(kind, tracked, changed, gap=gap, unseen=gap_reasons(self._continuity))
 
 
 def _marked(tracked: TrackedEvent, in_scope: bool, ownership: Ownership) -> TrackedEvent:

@@ -64,8 +64,7 @@ def _json(value: object) -> str:
     try:
         return _encoder.encode(value).decode()
     except UnicodeEncodeError:
-        plain = msgspec.to_builtins(value, enc_hook=_to_disk)
-        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_to_disk), separators=(",", ":"), allow_nan=False)
 
 
 class _Written(Struct):
@@ -110,10 +109,8 @@ class StateWriter:
             **dict.fromkeys(_BY_EVENT, EMPTY),
         )
         members = [_json(rest)[1:-1], *(each.update(getattr(state, name)) for name, each in self._written.items())]
-        stored = document and _Document(
-            document.incarnation, tuple([e.key for e in document.events]), document.rejected
-        )
-        return f'{{"version":{STATE_VERSION},"document":{_json(stored)},"state":{{{",".join(members)}}}}}'
+        saved = document and _Document(document.incarnation, tuple([e.key for e in document.events]), document.rejected)
+        return f'{{"version":{STATE_VERSION},"document":{_json(saved)},"state":{{{",".join(members)}}}}}'
 
 
 def _kept(state: State) -> State:

@@ -26,8 +26,7 @@ def object_of(pairs: list[tuple[str, Any]]) -> Object:
     """Return the object of these pairs, for `json.loads` (`object_pairs_hook`)."""
     made = Object(pairs)
     if len(made) != len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        made.repeated = tuple(key for key, count in counts.items() if count > 1)
+        made.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return made
 
 
