@@ -330,8 +330,7 @@ class DeadlineTlsStream:
                 result = action()
             except ssl.SSLWantReadError:
                 self._flush()
-                data = self._below.receive()
-                if data:
+                if data := self._below.receive():
                     self._received.write(data)
                 else:
                     self._received.write_eof()

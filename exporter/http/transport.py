@@ -126,13 +126,16 @@ class Transport(httpx.BaseTransport):
     def _respond(self, connection: _Connection, request: httpx.Request) -> httpx.Response:
         try:
             self._exchange.leave()
-            connection.send(request.method.encode(), self._target(request.url), self._headers(request), request.content)
+            headers = request.headers.raw
+            if self._proxy is not None and self._proxy.authorization and request.url.scheme == "http":
+                headers.append((b"Proxy-Authorization", self._proxy.authorization))
+            connection.send(request.method.encode(), self._target(request.url), headers, request.content)
             head = connection.receive_head()
         except BaseException:
             connection.close()
             raise
-        headers = [(name, value) for name, value in head.headers if name not in _UNUSED]
-        return httpx.Response(head.status_code, headers=headers, stream=_Body(connection, self._keep))
+        kept = [(name, value) for name, value in head.headers if name not in _UNUSED]
+        return httpx.Response(head.status_code, headers=kept, stream=_Body(connection, self._keep))
 
     def close(self) -> None:
         """Close the kept connection. Don't call it during an exchange: abort that first."""
@@ -148,12 +151,6 @@ class Transport(httpx.BaseTransport):
         if self._proxy is None or url.scheme == "https":
             return url.raw_path
         return url.raw_scheme + b"://" + url.netloc + url.raw_path
-
-    def _headers(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
-        headers = request.headers.raw
-        if self._proxy is not None and self._proxy.authorization and request.url.scheme == "http":
-            headers.append((b"Proxy-Authorization", self._proxy.authorization))
-        return headers
 
     def _connect(self, url: httpx.URL) -> DeadlineStream:
         proxy = self._proxy

@@ -153,8 +153,7 @@ class Passwords:
 
     async def judge(self, users: Mapping[bytes, bytes], authorization: bytes, peer: str) -> Verdict:
         """Return the verdict on a header: "busy" if none is ready in time. `users` maps names to bcrypt hashes."""
-        credentials = read_credentials(authorization)
-        if credentials is None:
+        if (credentials := read_credentials(authorization)) is None:
             return "refused"
         user, password = credentials
         key = self._key(user, users.get(user, b""), password)
@@ -192,8 +191,7 @@ class Passwords:
 
     def _enqueue(self, check: Check) -> None:
         self._pending[check.key] = check
-        given_up = self._queue.add(check)
-        if given_up is not None:
+        if (given_up := self._queue.add(check)) is not None:
             self._settle(given_up, "busy")
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -240,8 +238,7 @@ def hashes_for(users: Mapping[bytes, bytes], user: bytes) -> tuple[bytes, ...]:
     The work doubles with each step of cost. A hash of cost 10 plus dummies of costs 10 and 11 takes as long as one of
     cost 12, the costliest. So timing reveals neither which users exist nor which hashes are cheap.
     """
-    own = users.get(user)
-    if own is None:
+    if (own := users.get(user)) is None:
         return (dummy_hash(users),)
     return (own, *(_dummy(cost) for cost in range(_cost(own), _cost(dummy_hash(users)))))
 

@@ -164,8 +164,7 @@ class WebConnection:
                 keep_alive = await self._exchange(request)
             if not keep_alive:
                 return
-            first = await self._wait_for_request()
-            if not first:
+            if not (first := await self._wait_for_request()):
                 return
             begun = self._loop.time()
             self._enter(ConnectionState.RECEIVING)
@@ -249,12 +248,10 @@ class WebConnection:
         texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
         text = texts.get(status, "This is not a valid HTTP request.")
         # A 5xx would mean a fault of this server, but the client's data is at fault.
-        response = plain(
-            status if status < http.HTTPStatus.INTERNAL_SERVER_ERROR else http.HTTPStatus.BAD_REQUEST, text
-        )
+        refusal = plain(status if status < http.HTTPStatus.INTERNAL_SERVER_ERROR else http.HTTPStatus.BAD_REQUEST, text)
         self._enter(ConnectionState.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
-            await self._send(b"GET", response, gzip=False, last=True)
+            await self._send(b"GET", refusal, gzip=False, last=True)
             await self._linger()
 
     async def _linger(self) -> None:

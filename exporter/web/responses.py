@@ -152,9 +152,8 @@ class PageCache(Struct):
                     self._start(key)
                 return await asyncio.shield(self._rendering[key][1])
         except TimeoutError:
-            return (
-                FAILED_OPEN if path == GATE else plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
-            )
+            late = plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
+            return FAILED_OPEN if path == GATE else late
         except RuntimeError as error:  # the system cannot start a thread
             return self._failed(path, error)
 

@@ -186,10 +186,7 @@ class WebServer:
 
     def _end_connection(self, task: asyncio.Task[None]) -> None:
         self._connections.pop(task).close()
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._log.failing("web.connection", "web.connection_failed", level="error", error=repr(error))
 
     async def _reload_forever(self) -> None:

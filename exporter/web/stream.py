@@ -162,9 +162,8 @@ def names_of_peer(tls: ssl.SSLObject) -> set[str]:
 def reset_on_close(sock: socket.socket) -> None:
     """Make close drop unsent data (SO_LINGER): the kernel keeps nothing for a client that doesn't read."""
     with contextlib.suppress(OSError):
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-        )
+        linger = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
 def unsent_bytes(sock: socket.socket) -> int:

@@ -87,8 +87,7 @@ def not_after(pem: str) -> float | None:
 
     Python's ssl reports this only for a peer's certificate, so this parses DER (X.690; RFC 5280, 4.1).
     """
-    certificate = FIRST_CERTIFICATE.search(pem)
-    if certificate is None:
+    if (certificate := FIRST_CERTIFICATE.search(pem)) is None:
         return None
     try:
         der = ssl.PEM_cert_to_DER_cert(certificate[0])
