@@ -157,16 +157,10 @@ class MetadataClient:
         self._polling = self._new_channel(waiting)
         self._posting: list[_Channel] = []
         self._idle = [self._new_posting_channel()]
-        base = url.rstrip("/") + "/metadata/"
-        self._events = httpx.Request(
-            "GET", base + "scheduledevents", params={"api-version": api_version}, headers=_HEADERS
-        )
-        self._instance = httpx.Request(
-            "GET",
-            base + "instance/compute",
-            params={"api-version": IDENTITY_API_VERSION, "format": "json"},
-            headers=_HEADERS,
-        )
+        base, version = url.rstrip("/") + "/metadata/", {"api-version": api_version}
+        self._events = httpx.Request("GET", base + "scheduledevents", params=version, headers=_HEADERS)
+        as_json = {"api-version": IDENTITY_API_VERSION, "format": "json"}
+        self._instance = httpx.Request("GET", base + "instance/compute", params=as_json, headers=_HEADERS)
         self._failures = 0
         self._last_answer_at = monotonic()
         """Monotonic time of the last response of any kind, or of the last timeout of a poll with `first_deadline`."""

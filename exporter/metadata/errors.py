@@ -84,7 +84,6 @@ _STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls
 
 def translate(error: Exception, exchange: Exchange) -> MetadataError:
     """Translate a foreign exception by its type, then by the exchange's stage. The caller keeps the cause."""
-    cut_off = exchange.ended or not exchange.received
     table: tuple[tuple[type[Exception], Reason], ...] = (
         (Aborted, "aborted"),
         (Flooded, "too-large"),
@@ -92,14 +91,12 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
         (socket.gaierror, "dns"),
         (ssl.SSLError, "tls"),
         (OSError, _STAGE_REASONS[exchange.stage]),
-        (Exception, "reset" if cut_off else "protocol"),
+        (Exception, "reset" if exchange.ended or not exchange.received else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
     # Messages of the HTTP library quote the peer; the others come from this package or the system.
-    is_own = isinstance(error, Aborted | Flooded | OSError)
-    return MetadataError(
-        reason, one_line(str(error)) if is_own else "the data received is not a complete HTTP response"
-    )
+    own = isinstance(error, Aborted | Flooded | OSError)
+    return MetadataError(reason, one_line(str(error)) if own else "the data received is not a complete HTTP response")
 
 
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)

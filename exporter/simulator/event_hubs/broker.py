@@ -87,10 +87,8 @@ class Broker:
         self.port = listening.getsockname()[1]
         self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
         self._loop.set_exception_handler(self._record_error)
-        serving = self._serve(listening)
-        self._thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(serving,), name="event-hubs-broker", daemon=True
-        )
+        target, serving = self._loop.run_until_complete, self._serve(listening)
+        self._thread = threading.Thread(target=target, args=(serving,), name="event-hubs-broker", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

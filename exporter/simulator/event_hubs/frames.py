@@ -246,10 +246,9 @@ def next_frame(buffer: bytearray) -> Frame | None:
 
 def frame(channel: int, performative: Performative, payload: bytes = b"", kind: int = AMQP_FRAME) -> bytes:
     """Return the frame's bytes, with every field written. Plain integers get the type of their field."""
-    types = _TYPES[type(performative)]
     values = [
         value if value is None or allowed is None or type(value) in allowed else allowed[0](value)
-        for value, allowed in zip(performative, types, strict=True)
+        for value, allowed in zip(performative, _TYPES[type(performative)], strict=True)
     ]
     content = encode(Described(_CODES[type(performative)], values)) + payload
     return _FRAME.pack(HEADER_SIZE + len(content), 2, kind, channel) + content

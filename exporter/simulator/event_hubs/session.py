@@ -141,8 +141,7 @@ class Requests(IncomingLink):
         fault = self.session.namespace.faults.take("cbs")
         if fault and fault.name == "cbs-silent":
             return None
-        is_token = isinstance(request.value, str | bytes)
-        if request.application_properties.get("operation") != "put-token" or not is_token:
+        if request.application_properties.get("operation") != "put-token" or not isinstance(request.value, str | bytes):
             return _refusal(request, 400, "com.microsoft:argument-error", "expected a put-token")
         if fault:
             return _refusal(request, 401, _UNAUTHORIZED, "InvalidSignature: The token has an invalid signature.")
@@ -355,8 +354,7 @@ class Session:
 
     def on_detach(self, detach: Detach) -> None:
         """Detach a link that the peer detaches, on its own or in response to the broker."""
-        link = self.links.get(detach.handle)
-        if link is not None:
+        if (link := self.links.get(detach.handle)) is not None:
             self._remove(link)
             self.send(Detach(detach.handle, detach.closed))
         self._detached.discard(detach.handle)
@@ -381,8 +379,7 @@ class Session:
             return Requests(self, attach, node) if is_sender else Replies(self, attach, node)
         if not self.connection.authorised:
             raise ProtocolError(_UNAUTHORIZED, "Unauthorized access. No token was put on $cbs.")
-        fault = self.namespace.faults.take("attach")
-        if fault:
+        if fault := self.namespace.faults.take("attach"):
             raise ProtocolError(fault.condition, _FAULT)
         hub = self.namespace.hubs.get(name)
         if hub is None:

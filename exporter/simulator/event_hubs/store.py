@@ -166,9 +166,7 @@ class Partition:
         self.messages.append(
             StoredMessage(partition=self.id, sequence_number=sequence, offset=offset, enqueued_time=now, **fields)
         )
-        self._next_offset += (
-            len(message.bare) + 64
-        )  # 64: an arbitrary overhead, so that an empty message advances it too
+        self._next_offset += len(message.bare) + 64  # an arbitrary overhead: an empty message advances it too
 
     def description(self) -> dict[str, Any]:
         """Return the fields that `$management` returns for it."""

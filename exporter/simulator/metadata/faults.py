@@ -67,9 +67,8 @@ def apply_fault(fault: Fault, response: SimulatedResponse) -> SimulatedResponse:
             200, b"<!DOCTYPE html><html><body>Sign in to the proxy</body></html>", (("Content-Type", "text/html"),)
         )
     if name == "gzip":
-        return response._replace(
-            body=gzip.compress(body + padding, 6), headers=(*response.headers, ("Content-Encoding", "gzip"))
-        )
+        encoded = (*response.headers, ("Content-Encoding", "gzip"))
+        return response._replace(body=gzip.compress(body + padding, 6), headers=encoded)
     bodies: Mapping[str, Callable[[], bytes]] = {
         "empty": lambda: b"",
         "not-json": lambda: b"no json here",
@@ -94,6 +93,5 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _with_surrogate(body: bytes) -> bytes:
     document = _object(body)
-    events = document.get("Events", [])
-    broken = [{**event, "Description": "\ud800"} for event in events if isinstance(event, dict)]
+    broken = [{**event, "Description": "\ud800"} for event in document.get("Events", []) if isinstance(event, dict)]
     return json.dumps({**document, "Events": broken, "Note": "\ud800"}).encode()

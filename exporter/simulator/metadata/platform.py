@@ -259,8 +259,7 @@ class _Simulation:
         agreed = step.others_approve_after
         if step.waits_for_all and (agreed is None or now < event.announced + self._platform.span(agreed)):
             return
-        start = now + self._platform.span(step.start_after_approval)
-        self._schedule(start, _DUE, lambda at: self._begin(event, at))
+        self._schedule(now + self._platform.span(step.start_after_approval), _DUE, lambda at: self._begin(event, at))
 
     def _set_notice(self, event: _Event, notice: float | None, now: datetime) -> None:
         if notice is None:
@@ -332,8 +331,7 @@ class Play:
             document = current(self._timeline, now)
             if not all(document.knows(event_id) for event_id in event_ids):
                 return False
-            known = {approval.event_id for approval in self._approvals}
-            new = {folded(event_id) for event_id in event_ids} - known
+            new = {folded(event_id) for event_id in event_ids} - {approval.event_id for approval in self._approvals}
             self._approvals += [AcceptedStartRequest(event_id, now) for event_id in sorted(new)]
             self._timeline = self._platform.timeline(self._approvals)
             return True

@@ -131,8 +131,7 @@ def check_request(request: SimulatedRequest) -> None:
     if not given:
         fault = "was not specified in the request"
     if fault:
-        newest = ("newest-versions", versions[::-1])
-        raise Refusal(400, f"Bad request. api-version {fault}. {_MORE}", fields=[newest])
+        raise Refusal(400, f"Bad request. api-version {fault}. {_MORE}", fields=[("newest-versions", versions[::-1])])
 
 
 def start_requests(body: bytes) -> Sequence[str]:

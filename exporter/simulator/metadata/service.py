@@ -179,7 +179,6 @@ class MetadataService:
 
 def _event_ids(body: bytes) -> set[str]:
     try:
-        events = json.loads(body)["Events"]
-        return {event["EventId"] for event in events if isinstance(event.get("EventId"), str)}
+        return {event["EventId"] for event in json.loads(body)["Events"] if isinstance(event.get("EventId"), str)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return set()
