@@ -21,9 +21,7 @@ AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
 
 _PROXY_VARIABLES: Final = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-_SAMPLE: Final = (
-    '"Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=...;EntityPath=HUB"'
-)
+_FORM: Final = '"Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=...;EntityPath=HUB"'
 _FIELDS: Final[Mapping[str, str]] = {
     name.lower(): name
     for name in (
@@ -72,7 +70,7 @@ def parse_connection_string(text: str) -> ConnectionString:
 
 def _split(text: str) -> dict[str, str]:
     """Return the fields by lower-case name: Azure's tools differ in case, and the SDK's client ignores it."""
-    expected = f"a connection string, for example {_SAMPLE}"
+    expected = f"a connection string, for example {_FORM}"
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         raise InvalidValue(expected + ", without quotation marks")
@@ -183,8 +181,7 @@ def _read_connection(
     Adds errors and warnings to `sources`: they name the secret's origin, never its value.
     """
     origin, secret = picked["connection_string"].origin, picked["connection_string"].value
-    path = picked["connection_string_file"].value
-    if path:
+    if path := picked["connection_string_file"].value:
         origin = picked["connection_string_file"].origin
         try:
             secret = Secret(read_text(path, MAX_SECRET_BYTES, read_file).strip())

@@ -15,18 +15,11 @@ from typing import Any, Final
 
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
-from exporter.config.places import (
-    SERVICE_VARIABLE,
-    events_place,
-    hidden_by_service,
-    hold_place,
-    ready_place,
-    same_folder,
-)
+from exporter.config.places import SERVICE_VARIABLE, events_place, hidden_paths, hold_place, ready_place, same_folder
 from exporter.config.rules import read_rules, rule_table
 from exporter.config.schema import SECTIONS, ApprovalSettings, Settings, settings_of
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, ReadFile, Sources, given_flags, read_toml
-from exporter.config.types import KNOWN_API_VERSIONS
+from exporter.config.types import API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode, Policy
 from exporter.files import read_capped, read_trusted, refuse_foreign
@@ -112,8 +105,8 @@ def _approval(sources: Sources) -> ApprovalSettings:
 def _check_together(settings: Settings, sources: Sources) -> None:
     """Add errors and warnings about settings that don't fit together."""
     source, approval, recording = settings.source, settings.approval, settings.recording
-    if source.api_version not in KNOWN_API_VERSIONS:
-        known = ", ".join(KNOWN_API_VERSIONS)
+    if source.api_version not in API_VERSIONS:
+        known = ", ".join(API_VERSIONS)
         sources.warnings.append(f"source.api_version: {source.api_version} is unknown to this version ({known})")
     if approval.takeover_after is not None and approval.coordination is not Coordination.LEADER:
         sources.warnings.append(f"approval.takeover_after: has no effect while coordination is {approval.coordination}")
@@ -171,7 +164,7 @@ def _check_places(settings: Settings, sources: Sources) -> None:
     if settings.event_files.path:
         origin = sources.pick(settings_of("event_files")["path"]).origin
         files.append((origin, settings.event_files.path, events_place()))
-    hidden = hidden_by_service(path for _, path, _ in files)
+    hidden = hidden_paths(path for _, path, _ in files)
     found = sources.errors if SERVICE_VARIABLE in sources.environ else sources.warnings
     found += [
         f"{origin}: expected a path outside {hidden[path]}, which can be a private directory in a systemd service (as "

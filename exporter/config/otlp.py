@@ -107,10 +107,8 @@ def _addressed(
             headers += (("authorization", authorization),)
     host = urlsplit(url).hostname or ""
     if headers and urlsplit(url).scheme == "http" and not is_loopback(host):
-        what = "user and password" if authorization else "headers"
-        sources.warnings.append(
-            f"{endpoint.origin}: the {what} and every record are sent to {host} without TLS; use https"
-        )
+        what = f"{'user and password' if authorization else 'headers'} and every record"
+        sources.warnings.append(f"{endpoint.origin}: the {what} are sent to {host} without TLS; use https")
     if not exact and url.rstrip("/").endswith("/v1/logs"):
         sources.warnings.append(
             f"{endpoint.origin}: ends in /v1/logs, and the agent appends another /v1/logs; use the base URL"

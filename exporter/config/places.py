@@ -47,7 +47,7 @@ def events_place(platform: str = sys.platform, environ: Mapping[str, str] = os.e
     return path if platform == "win32" else "/run/azure-scheduled-events-exporter/events"
 
 
-def hidden_by_service(paths: Iterable[str]) -> dict[str, str]:
+def hidden_paths(paths: Iterable[str]) -> dict[str, str]:
     """Return, for each path in a directory of `SERVICE_OWN`, that directory; links and `..` are followed too."""
     absolute = {path: "/" + path.lstrip("/") for path in paths if path.startswith("/")}
     if not absolute or not sys.platform.startswith("linux"):

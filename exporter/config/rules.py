@@ -120,9 +120,7 @@ def _load_zone(name: str) -> tzinfo:
 
 
 def read_zone(
-    value: object,
-    names: Callable[[], Collection[str]] = _zone_names,
-    load: Callable[[str], tzinfo] = _load_zone,
+    value: object, names: Callable[[], Collection[str]] = _zone_names, load: Callable[[str], tzinfo] = _load_zone
 ) -> tuple[str, tzinfo]:
     """Return name and value of a time zone of the IANA database. Raises `InvalidValue`.
 
@@ -257,8 +255,7 @@ def _warnings(rules: list[Rule], where: str) -> Iterator[str]:
     for rule in rules:
         of = f"{where}: rule {quote(rule.name)}"
         for known, words in ((KNOWN_TYPES, rule.event_type), (KNOWN_SOURCES, rule.event_source or ())):
-            unknown = [word for word in words if word not in known]
-            for word in unknown:
+            for word in [word for word in words if word not in known]:
                 hint = near_miss(word, known)
                 yield f"{of}: {quote(word)} is unknown to this version{hint}; no such event is ever approved"
         if rule.require_file and "{event_id}" not in rule.require_file:

@@ -35,15 +35,7 @@ from exporter.text.values import (
 )
 from exporter.windows.places import NO_SHARE, is_fixed, is_on_network, is_own_name
 
-KNOWN_API_VERSIONS: Final = (
-    "2017-03-01",
-    "2017-08-01",
-    "2017-11-01",
-    "2019-01-01",
-    "2019-04-01",
-    "2019-08-01",
-    "2020-07-01",
-)
+API_VERSIONS: Final = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 """The api-versions of Scheduled Events that Microsoft documents [Endpoint discovery, Version history]."""
 
 SINGLE_QUOTES: Final = r"write a path with backslashes in single quotes, for example 'C:\temp\outbox.db'"
