@@ -56,10 +56,7 @@ _MAX_REASONS: Final = 16
 _LONGEST_INTEGER: Final = 10**18
 QUIET: Final[Mapping[str, int]] = {
     **dict.fromkeys(("azure", "azure.eventhub", "aiohttp", "asyncio"), logging.ERROR),
-    **dict.fromkeys(
-        ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.attributes"),
-        logging.CRITICAL,
-    ),
+    **dict.fromkeys(("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.attributes"), logging.CRITICAL),
 }
 """Loggers and the level below which their messages are dropped. Failed sends are logged by the agent. azure.eventhub
 warns about each reconnect of an idle link, which is normal here; OpenTelemetry repeats values."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TextIO, runtime_checkable
+from typing import Final, Protocol, TextIO, runtime_checkable
 
 MAX_WAITING_LINES: Final = 1000
 MAX_WAITING_BYTES: Final = 1 << 20
@@ -40,8 +40,9 @@ class UnbufferedStream:
 
     def write_line(self, line: bytes) -> None:
         """Write the line. Raises OSError for a full disk or a closed pipe, ValueError for a closed stream."""
-        raw = _unbuffered(self._stream)
-        if raw is None:
+        buffer = getattr(self._stream, "buffer", None)
+        raw = getattr(buffer, "raw", buffer)
+        if raw is None:  # a pure text stream
             self._stream.write(line.decode())
             self._stream.flush()
             return
@@ -53,12 +54,6 @@ class UnbufferedStream:
                 continue
             rest = rest[written:]
             self._torn = bool(rest)
-
-
-def _unbuffered(stream: TextIO) -> Any:
-    """Return the stream's unbuffered binary stream; None for a pure text stream."""
-    buffer = getattr(stream, "buffer", None)
-    return getattr(buffer, "raw", buffer)
 
 
 class BackgroundWriter:

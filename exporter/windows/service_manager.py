@@ -392,10 +392,7 @@ class _WindowsManager:
 
     def start(self, name: str) -> None:
         """See `Manager`."""
-        with (
-            self._service(name, self._api.SERVICE_START) as service,
-            _errors(name, SERVICE_ALREADY_RUNNING),
-        ):
+        with self._service(name, self._api.SERVICE_START) as service, _errors(name, SERVICE_ALREADY_RUNNING):
             self._api.StartService(service, None)
 
     def stop(self, name: str) -> None:
