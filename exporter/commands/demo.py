@@ -125,8 +125,7 @@ def demo(args: argparse.Namespace) -> int:
         except OSError as error:
             print_error(f"demo: {error.strerror or error}")
             return FAILED
-        reader = EventHubsReader(settings.event_hubs, "start")
-        run = _Run(app, address, service, broker, collector, reader)
+        run = _Run(app, address, service, broker, collector, EventHubsReader(settings.event_hubs, "start"))
         return run.to_end(ended, keep_running=args.keep_running)
 
 

@@ -224,9 +224,7 @@ def _described(change: Change, last: Change | None) -> str:
         return "switched off: no responses"
     before = last.events if last else ()
     parts = [_event(event) for event in change.events if event not in before]
-    parts += [
-        f"{event['EventId']} {event['EventType']} removed" for event in before if not change.knows(event["EventId"])
-    ]
+    parts += [f"{gone['EventId']} {gone['EventType']} removed" for gone in before if not change.knows(gone["EventId"])]
     return f"incarnation {change.incarnation}: {'; '.join(parts) or 'no events'}"
 
 

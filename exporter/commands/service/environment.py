@@ -21,10 +21,7 @@ from exporter.windows.service_manager import Manager
 
 DISPLAY_NAME: Final = "Azure Scheduled Events Exporter"
 
-
-_IN_ENVIRONMENT: Final = (
-    "import site, sys; site.addsitedir({packages!r}); from exporter.cli import main; sys.exit(main())"
-)
+_IN_VENV: Final = "import site, sys; site.addsitedir({packages!r}); from exporter.cli import main; sys.exit(main())"
 
 
 def own_command() -> tuple[str, ...]:
@@ -46,7 +43,7 @@ def environment_command(python: str, packages: str) -> tuple[str, ...]:
     On Windows, an environment's python.exe starts the base Python as another process [venv], and the service manager
     would watch the wrong one.
     """
-    return (python, "-I", "-c", _IN_ENVIRONMENT.format(packages=packages))
+    return (python, "-I", "-c", _IN_VENV.format(packages=packages))
 
 
 class Lists(Struct, frozen=True):

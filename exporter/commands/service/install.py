@@ -26,25 +26,8 @@ from exporter.config.types import Text
 from exporter.errors import DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import print_error, print_wrapped
-from exporter.windows.access import (
-    ADDS,
-    ADMINISTRATORS,
-    MODIFY,
-    READ,
-    SYSTEM,
-    TRUSTED_INSTALLER,
-    Ace,
-    closing_commands,
-)
-from exporter.windows.places import (
-    EVENTS_FOLDER,
-    HOLD_FOLDER,
-    LOG_FOLDER,
-    OUTBOX_FILE,
-    READY_FOLDER,
-    SECRETS_FOLDER,
-    is_link,
-)
+from exporter.windows import places
+from exporter.windows.access import ADDS, ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER, Ace, closing_commands
 from exporter.windows.service_manager import (
     ServiceDefinition,
     ServiceManagerError,
@@ -65,11 +48,11 @@ PRIVILEGES: Final = ("SeChangeNotifyPrivilege",)
 """To traverse folders, as every user may. In particular not SeImpersonatePrivilege, which services have by default."""
 
 FOLDERS: Final[Mapping[str, int]] = {
-    LOG_FOLDER: MODIFY,
-    EVENTS_FOLDER: MODIFY,
-    HOLD_FOLDER: READ,
-    READY_FOLDER: READ,
-    SECRETS_FOLDER: READ,
+    places.LOG_FOLDER: MODIFY,
+    places.EVENTS_FOLDER: MODIFY,
+    places.HOLD_FOLDER: READ,
+    places.READY_FOLDER: READ,
+    places.SECRETS_FOLDER: READ,
 }
 """Rights of the service in each folder: it writes its log and event files, and only reads the others."""
 
@@ -183,8 +166,7 @@ def _flags(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _refuse_secrets(flags: Sequence[str]) -> None:
     """Raise `ConfigError` if a flag contains a secret, for example a password in a URL."""
-    secret_flags = [flag.partition("=")[0] for flag in flags if redact(flag) != flag]
-    if secret_flags:
+    if secret_flags := [flag.partition("=")[0] for flag in flags if redact(flag) != flag]:
         raise ConfigError(
             tuple(
                 f"{name}: contains a secret, and every user of the machine can read the command line of a service; "
@@ -280,7 +262,7 @@ def _secure_folder(path: str, sid: str, rights: int, environment: ServiceEnviron
 
 def _refuse_strangers(path: str, environment: ServiceEnvironment, trusted: set[str]) -> None:
     """Raise `NotInstalledError` for a link, and for an owner that isn't trusted: any user can write to ProgramData."""
-    if is_link(path):  # changes would apply to its target, in the worst case to a folder of Windows
+    if places.is_link(path):  # changes would apply to its target, in the worst case to a folder of Windows
         raise NotInstalledError(f"{path} is a link; remove it, or set --folder to its target")
     owner = environment.lists.read(path).owner
     if owner not in trusted:
@@ -320,10 +302,9 @@ def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition
 
     The event that caused a restart is still `Started` then, and the next one can be announced at once.
     """
-    usual = usual_service({}).name
     return ServiceDefinition(
         name=service.name,
-        display_name=DISPLAY_NAME if service.name == usual else f"{DISPLAY_NAME} ({service.name})",
+        display_name=DISPLAY_NAME if service.name == usual_service({}).name else f"{DISPLAY_NAME} ({service.name})",
         description=DESCRIPTION,
         account=service.account,
         command=command,
@@ -401,14 +382,14 @@ hold_file = '{hold}'  # while this file exists, nothing is approved
 
 def config_template(folder: str, *, usual: bool) -> str:
     """Return the settings file of a service with this folder. If it isn't the `usual` folder, it sets `outbox.path`."""
-    path = ntpath.join(folder, OUTBOX_FILE)
+    path = ntpath.join(folder, places.OUTBOX_FILE)
     mark = "# " if usual else ""
-    ready = ntpath.join(folder, READY_FOLDER)
+    ready = ntpath.join(folder, places.READY_FOLDER)
     return _TEMPLATE.format(
-        hold=ntpath.join(folder, HOLD_FOLDER, "hold"),
-        secret=ntpath.join(folder, SECRETS_FOLDER, "event-hubs"),
+        hold=ntpath.join(folder, places.HOLD_FOLDER, "hold"),
+        secret=ntpath.join(folder, places.SECRETS_FOLDER, "event-hubs"),
         outbox=f"{mark}[outbox]\n{mark}path = '{path}'\n",
-        events=ntpath.join(folder, EVENTS_FOLDER),
+        events=ntpath.join(folder, places.EVENTS_FOLDER),
         ready=ready,
         require=ntpath.join(ready, "{event_id}"),
     )
