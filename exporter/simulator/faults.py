@@ -86,12 +86,10 @@ class Faults:
 
     def parse(self, spec: str) -> Fault:
         """Parse a fault. Raises FaultError if it is invalid or unknown."""
-        match = _SPEC.fullmatch(spec)
-        if match is None:
+        if (match := _SPEC.fullmatch(spec)) is None:
             raise FaultError(f"{spec!r}: not a fault; expected {SPELLING}")
         name, where, text, count = match["name"], match["where"], match["argument"], match["count"]
-        kind = self._kinds.get(name)
-        if kind is None:
+        if (kind := self._kinds.get(name)) is None:
             raise FaultError(unknown_word("fault", name, self._kinds))
         if where and where not in self._places:
             raise FaultError(f"fault {spec!r}: {unknown_word('place', where, sorted(self._places))}")

@@ -381,14 +381,11 @@ class Session:
             raise ProtocolError(_UNAUTHORIZED, "Unauthorized access. No token was put on $cbs.")
         if fault := self.namespace.faults.take("attach"):
             raise ProtocolError(fault.condition, _FAULT)
-        hub = self.namespace.hubs.get(name)
-        if hub is None:
+        if (hub := self.namespace.hubs.get(name)) is None:
             raise ProtocolError("amqp:not-found", f"The messaging entity '{name[:80]}' could not be found.")
         partition = None
-        if path[-2:-1] == ["Partitions"]:
-            partition = hub.partitions.get(path[-1])
-            if partition is None:
-                raise ProtocolError("com.microsoft:argument-out-of-range", "The event hub has no such partition.")
+        if path[-2:-1] == ["Partitions"] and (partition := hub.partitions.get(path[-1])) is None:
+            raise ProtocolError("com.microsoft:argument-out-of-range", "The event hub has no such partition.")
         match is_sender, path:
             case True, [] | ["Partitions", _]:
                 return Publisher(self, attach, hub, partition)

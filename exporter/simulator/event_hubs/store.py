@@ -187,8 +187,7 @@ class Partition:
         """
         if selector is None:
             return 0
-        match = _SELECTOR.fullmatch(selector)
-        if match is None:
+        if (match := _SELECTOR.fullmatch(selector)) is None:
             raise ProtocolError("com.microsoft:argument-error", "the filter is not a position of Event Hubs")
         what, value = match["what"], match["value"]
         if value == "@latest" and what == "offset":
