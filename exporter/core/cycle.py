@@ -305,7 +305,7 @@ class _Cycle:
         if step.changed:
             self._reconsider_approved()
         self._mark_due(self._decide())
-        self._update_process(evidence=EMPTY)
+        self._update_process_memory(evidence=EMPTY)
 
     def _record_anomaly(self, anomaly: str) -> None:
         """Count an anomaly, and record it unless it is one of `UNRECORDED_ANOMALIES`."""
@@ -336,7 +336,7 @@ class _Cycle:
             self._facts.append(facts.DecisionMade(decision))
             if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
-        self._update_process(decisions={decision.key: decision for decision in decisions})
+        self._update_process_memory(decisions={decision.key: decision for decision in decisions})
         return decisions
 
     def _mark_due(self, decisions: Iterable[Decision]) -> None:
@@ -409,7 +409,7 @@ class _Cycle:
         self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         source, now, malformed = self._process.source, self._now, self._process.malformed
         failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
-        self._update_process(source=failed, malformed=malformed + bool(observed.document_fault))
+        self._update_process_memory(source=failed, malformed=malformed + bool(observed.document_fault))
         before = self._state.outage
         outage = continuity.outage_after(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
@@ -429,7 +429,7 @@ class _Cycle:
         if interruptions and self._ensure_started_record():
             self._attribute(interruptions, patience=interruption_patience(self._context.poll_interval))
         elif observed.interruptions:
-            self._update_process(pending=interruptions[-PENDING_INTERRUPTIONS:])
+            self._update_process_memory(pending=interruptions[-PENDING_INTERRUPTIONS:])
 
     def record_outage(self) -> None:
         """Record an outage once, after polls have failed for 10 s in this process."""
@@ -447,7 +447,9 @@ class _Cycle:
             self._replace_state(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
-        self._update_process(malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now))
+        self._update_process_memory(
+            malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now)
+        )
         outage = self._state.outage
         if outage is None:
             return
@@ -477,12 +479,12 @@ class _Cycle:
                 self._set_tracked(tracked)
             self._record_interruption(interruption, tracked)
         if tuple(pending) != self._process.pending:
-            self._update_process(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
+            self._update_process_memory(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
 
     def _record_interruption(self, interruption: Interruption, tracked: TrackedEvent | None) -> None:
         kind, seconds, failing = interruption.kind.value, interruption.seconds, self._state.outage is not None
         if tracked is None and failing and seconds > 0:
-            self._update_process(unexplained=(*self._process.unexplained, interruption)[-PENDING_INTERRUPTIONS:])
+            self._update_process_memory(unexplained=(*self._process.unexplained, interruption)[-PENDING_INTERRUPTIONS:])
         closed = tracked is not None and tracked.closed is not None  # its summary is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
@@ -498,14 +500,14 @@ class _Cycle:
             if tracked is not None:
                 self._set_tracked(with_interruption(tracked, interruption))
         if self._process.unexplained:
-            self._update_process(unexplained=())
+            self._update_process_memory(unexplained=())
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
         mono, recorded = self._now.monotonic, self._process.recorded_at.get(attributed, ())
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False
         recorded = (*recorded, mono)[-INTERRUPTION_RECORDS_AN_HOUR:]
-        self._update_process(recorded_at={**self._process.recorded_at, attributed: recorded})
+        self._update_process_memory(recorded_at={**self._process.recorded_at, attributed: recorded})
         return True
 
     # -- the process
@@ -515,7 +517,9 @@ class _Cycle:
         state, before, boot_id = self._state, self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
         previous = ("with-machine" if evidence["rebooted"] else "killed") if evidence else ""
-        self._update_process(announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous)
+        self._update_process_memory(
+            announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous
+        )
         self._state = replace(state, boot_id=boot_id, stopped=False)
         self._changed = state.stopped  # else a kill of this process would look like an orderly end
 
@@ -545,7 +549,7 @@ class _Cycle:
         if not state.vm_key:
             self._replace_state(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
         if not self._process.announced:
-            self._update_process(announced=True)
+            self._update_process_memory(announced=True)
             version, mode = self._context.version, self._policy.mode.value
             previous = self._process.previous_run
             data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
@@ -566,6 +570,6 @@ class _Cycle:
         self._replace_state(numbered[0])
         self._records.append(numbered[1])
 
-    def _update_process(self, **fields: Any) -> None:
+    def _update_process_memory(self, **fields: Any) -> None:
         """Change fields of `State.process`, which isn't kept on disk."""
         self._process = replace(self._process, **fields)
