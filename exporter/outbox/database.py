@@ -33,8 +33,8 @@ from exporter.outbox.file import (
     examined,
     files_of,
     load_meta,
+    quarantine,
     remove_parts,
-    set_aside,
     size_of,
     stranger_at,
     transaction,
@@ -89,8 +89,8 @@ class Database:
         """Device and inode of the open database and journal."""
         self._newest = 0
         """Largest row number, including those of earlier files."""
-        self._aside = ""
-        """Why the file at the path must be set aside before a new one is created; empty if it need not be."""
+        self._quarantine_reason = ""
+        """Why the file at the path must be quarantined before a new one is created; empty if it need not be."""
         self._withheld = True
         """Deliveries get no records, because the stored ones might belong to another VM."""
         self._birth: datetime | None = None
@@ -148,8 +148,8 @@ class Database:
             self._folder_seen = True
             self.notes += filter(None, map(narrow, files_of(self.path)))
             self._finish_replacing()
-            if self._aside:
-                self._begin_anew()
+            if self._quarantine_reason:
+                self._replace_unusable()
             return self._open()
 
     def _acquire(self) -> None:
@@ -172,8 +172,8 @@ class Database:
         if why == "corrupt":
             lost = self._salvage()
         elif why:
-            self._aside = why
-            self._begin_anew()
+            self._quarantine_reason = why
+            self._replace_unusable()
         if why:
             agent, why = examined(self.path, self.capacity)
         if agent is None:
@@ -216,11 +216,9 @@ class Database:
         A record of the previous file that is still being sent is acknowledged by its row number, so that number must
         not be used again.
         """
-        newest: int
-        last: int
-        newest, last = db.execute(
-            "SELECT (SELECT ifnull(max(seq), 0) FROM records), ifnull(max(seq), 0) FROM sqlite_sequence"
-        ).fetchone()
+        query = "SELECT (SELECT ifnull(max(seq), 0) FROM records), ifnull(max(seq), 0) FROM sqlite_sequence"
+        numbers: tuple[int, int] = db.execute(query).fetchone()
+        newest, last = numbers
         if last < self._newest:
             with transaction(db):
                 db.execute("DELETE FROM sqlite_sequence")
@@ -246,15 +244,15 @@ class Database:
     # -- replacing the file
 
     def start_new_file(self, why: str) -> None:
-        """Set the file aside and create an empty one, because its state belongs to another VM.
+        """Quarantine the file and create an empty one, because its state belongs to another VM.
 
         `why` becomes a part of the old file's new name. Raises `OutboxUnwritable` or `OutboxBusy`.
         """
         with self._agent_lock, self._delivery_lock, self._guard:
-            if self._agent is None and not self._aside:
+            if self._agent is None and not self._quarantine_reason:
                 return  # never read, so there is no reason to reject it
             self._shut()
-            self._aside, self._birth = why, None
+            self._quarantine_reason, self._birth = why, None
             self._queues = self._no_queues()
             self._ready()
 
@@ -262,14 +260,13 @@ class Database:
         """Let deliveries send the stored records, because they belong to this VM."""
         self._withheld = False
 
-    def _begin_anew(self) -> None:
-        """Set aside the file at the path, for the reason in `_aside`, and create a new one."""
+    def _replace_unusable(self) -> None:
+        """Quarantine the file at the path, for the reason in `_quarantine_reason`, and create a new one."""
         if size_of(self.path) or size_of(self._journal_path):
-            copy = set_aside(self.path, self._aside, self._now())
-            self.notes.append(
-                f"{self.path}: not usable ({self._aside}); renamed to {copy.name}, and a new outbox was created"
-            )
-        self._aside = ""
+            why = self._quarantine_reason
+            copy = quarantine(self.path, why, self._now()).name
+            self.notes.append(f"{self.path}: not usable ({why}); renamed to {copy}, and a new outbox was created")
+        self._quarantine_reason = ""
         self._acquire()
 
     def _salvage(self) -> Counter[str]:
@@ -282,8 +279,8 @@ class Database:
             records, lost = salvage(self.path, new, self._names, self._now())
             if unusable_reason(new):  # keep the damaged file, and every earlier copy
                 raise OutboxUnwritable("corrupt", f"{self.path} is damaged, and its readable content cannot be used")
-        aside = self._put_new("corrupt")
-        self.faults.append(f"{self.path} was damaged; {records} records were recovered{aside}")
+        copy = self._put_new("corrupt")
+        self.faults.append(f"{self.path} was damaged; {records} records were recovered{copy}")
         self._birth = None
         return lost
 
@@ -316,27 +313,27 @@ class Database:
             undo.pop_all()
 
     def _put_new(self, why: str) -> str:
-        """Move the new file to the path; set aside the file there for the reason `why`, or drop it if `why` is empty.
+        """Move the new file to the path; quarantine the file there for the reason `why`, or drop it if `why` is empty.
 
-        Return the end of a message that names the file set aside, or "".
+        Return the end of a message that names the quarantined file, or "".
         """
-        aside = f"; the previous file is now {set_aside(self.path, why, self._now()).name}" if why else ""
+        copy = f"; the previous file is now {quarantine(self.path, why, self._now()).name}" if why else ""
         remove_parts(self.path, ("-wal", "-shm"))
         os.replace(self._new, self.path)
         self._acquire()
-        return aside
+        return copy
 
     def _finish_replacing(self) -> None:
         """Move the new file to the path if a process was killed just before that.
 
-        A journal without its database is set aside: SQLite would delete it.
+        A journal without its database is quarantined: SQLite would delete it.
         """
         if not size_of(self.path):
             if size_of(self._new):
                 self._put_new("")
                 self.notes.append(f"{self.path}: completed a rewrite that an earlier process had begun")
             elif size_of(self._journal_path):
-                self._aside = self._aside or "no-database"
+                self._quarantine_reason = self._quarantine_reason or "no-database"
         remove_parts(self._new)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
 from typing import Final
 
 from exporter.errors import Permanent, Retryable
@@ -92,9 +91,7 @@ class Guard:
     def __enter__(self) -> None:
         """Do nothing."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, OutboxUnwritable):
             self._doubt(error.reason)
         elif isinstance(error, (OSError, *SQLITE_ERRORS)):

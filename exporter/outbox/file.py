@@ -1,4 +1,4 @@
-"""The outbox's file and its journal: create, examine, and set aside if unusable."""
+"""The outbox's file and its journal: create, examine, and quarantine if unusable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ META_PAGE: Final = 2
 BUSY_SECONDS: Final = 1.0
 _SUFFIXES: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _PARTS: Final = ("", "-wal", "-shm", "-journal")
-_ASIDE: Final = re.compile(
+_QUARANTINED: Final = re.compile(
     r"(?P<copy>.+\.(?:corrupt|other-vm|replaced|no-database)-(?P<at>[0-9]{8}T[0-9]{6}Z)(?:-(?P<number>[0-9]+))?)"
     r"(?:-wal|-shm|-journal)?"
 )
@@ -68,13 +68,8 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
     """
     for suffix in _PARTS:
         refuse_foreign(f"{path}{suffix}")
-    db = sqlite3.connect(
-        f"{file_uri(path.absolute())}?mode=rw",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=BUSY_SECONDS,
-    )
+    uri = f"{file_uri(path.absolute())}?mode=rw"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     pages = max(16, capacity // PAGE)
     try:
         db.execute(f"PRAGMA page_size={PAGE}")
@@ -222,7 +217,7 @@ def remove_parts(path: Path, parts: Sequence[str] = _PARTS) -> None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the outbox's file and the agent's files next to it: journal, lock, `.new` file, and copies set aside."""
+    """Return the outbox's file and the agent's files next to it: journal, lock, `.new` file, and quarantined copies."""
     own_name = re.compile(re.escape(path.name) + _SUFFIXES)
     try:
         names = sorted(os.listdir(path.parent))
@@ -231,12 +226,12 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names if own_name.fullmatch(name)]
 
 
-def set_aside(path: Path, why: str, now: datetime) -> Path:
+def quarantine(path: Path, why: str, now: datetime) -> Path:
     """Rename the file, with its journal, to a name that contains `why` and the time. Return the new name.
 
-    If one of them can't be renamed, the remaining ones stay; a journal that is left is set aside before the next outbox
-    is created. Windows renames no file that another program has open. Only the newest `_COPIES` copies are kept. Raises
-    OSError.
+    If one of them can't be renamed, the remaining ones stay; a journal that is left is quarantined before the next
+    outbox is created. Windows renames no file that another program has open. Only the newest `_COPIES` copies are kept.
+    Raises OSError.
     """
     target = _free_name(path, why, now)
     for suffix in _PARTS:  # the database first: if a reader has it open, nothing was renamed yet
@@ -251,7 +246,7 @@ def set_aside(path: Path, why: str, now: datetime) -> Path:
 
 
 def stranger_at(path: Path) -> str:
-    """Return why a file that replaced the outbox is set aside: `foreign` or `replaced`. Raises OSError."""
+    """Return why a file that replaced the outbox is quarantined: `foreign` or `replaced`. Raises OSError."""
     with open(path, "rb") as file:
         header = file.read(PAGE)
     is_outbox = header[68:72] == APPLICATION_ID.to_bytes(4, "big") or size_of(Path(f"{path}-wal"))
@@ -267,8 +262,8 @@ def _free_name(path: Path, why: str, now: datetime) -> Path:
 
 
 def _copies(path: Path) -> list[tuple[str, int, Path]]:
-    """Return time, number, and path of each copy that was set aside, oldest first."""
-    found = filter(None, (_ASIDE.fullmatch(str(file)) for file in files_of(path)))
+    """Return time, number, and path of each quarantined copy, oldest first."""
+    found = filter(None, (_QUARANTINED.fullmatch(str(file)) for file in files_of(path)))
     return sorted({(match["at"], int(match["number"] or 1), Path(match["copy"])) for match in found})
 
 

@@ -40,6 +40,9 @@ _ROW_BYTES: Final = 512  # of a record without its body: its rows in the queues 
 _MARGIN_PAGES: Final = 8
 BUSY_SECONDS: Final = 5.0
 
+Body = tuple[Storable, bytes]
+"""A record with its encoded body."""
+
 
 class Queued(Struct, frozen=True):
     """A record that waits for one destination, with its row number."""
@@ -114,9 +117,7 @@ def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
     return datetime.fromtimestamp(row[0], UTC) if row else None
 
 
-def enqueue(
-    db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[tuple[Storable, bytes]]
-) -> list[int]:
+def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[Body]) -> list[int]:
     """Write each record, with its body, once, and add it to the queue of each destination.
 
     Return the numbers of the new rows. A record whose id already exists is skipped. Raises sqlite3.Error.
@@ -206,9 +207,8 @@ def settle(db: sqlite3.Connection, queue: Queue, pruned: int) -> None:
         for seq, reason in sorted(queue.settled.items()):
             row = (queue.status.name, seq)
             if reason is not None:
-                refused += db.execute(
-                    "UPDATE queue SET parked = ? WHERE destination = ? AND seq = ?", (reason, *row)
-                ).rowcount
+                park = "UPDATE queue SET parked = ? WHERE destination = ? AND seq = ?"
+                refused += db.execute(park, (reason, *row)).rowcount
                 continue
             delivered += db.execute("DELETE FROM queue WHERE destination = ? AND seq = ?", row).rowcount
             if seq <= pruned:
@@ -260,10 +260,7 @@ def free_space(db: sqlite3.Connection, capacity: int) -> Counter[str]:
     Return as `drop_oldest`; empty if no queued record was dropped.
     """
     dropped = Counter[str]()
-    while used_bytes(db) > capacity * 0.95 - 2 * PAGE:
-        freed = drop_oldest(db)
-        if freed is None:
-            break
+    while used_bytes(db) > capacity * 0.95 - 2 * PAGE and (freed := drop_oldest(db)) is not None:
         dropped.update(freed)
     return dropped
 
@@ -281,10 +278,7 @@ def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
     """
     if upto <= after:
         return after
-    db.execute(
-        f"DELETE FROM records WHERE seq > ? AND seq <= ? AND {DELIVERED}",  # noqa: S608  # a constant
-        (after, upto),
-    )
+    db.execute(f"DELETE FROM records WHERE seq > ? AND seq <= ? AND {DELIVERED}", (after, upto))  # noqa: S608  # a constant
     return upto
 
 

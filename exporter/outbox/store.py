@@ -27,6 +27,7 @@ from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
     DELIVERED_KEPT,
+    Body,
     Queued,
     another_number,
     at_bound,
@@ -44,7 +45,6 @@ from exporter.outbox.queue import (
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
 """Maximum records of a destination that are acknowledged but not settled on disk; then delivery waits for the disk."""
-Body = tuple[Storable, bytes]
 
 
 class Outbox(Database):
