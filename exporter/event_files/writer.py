@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from exporter.core.document import folded
 from exporter.core.policy import Rule
-from exporter.core.scope import EventNow
 from exporter.core.snapshot import EventFilesStatus, Status
 from exporter.event_files.content import (
     STATUS_NAME,
@@ -206,7 +205,10 @@ class Reconciler:
 
     def _settle(self, status: Status) -> bool:
         """Remove the files of ended events, then write changed ones. Return whether any file changed."""
-        wanted = self._wanted(status)
+        # A name stays if the id changes its case, so that readers don't consider the event ended.
+        names = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
+        names |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
+        wanted = {names.get(event.tracked.key, name): event for name, event in named_files(status).items()}
         over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
         # Remove first, to free space on a full disk.
         done = [self._tried(self._remove_over, name) for name in over]
@@ -216,15 +218,6 @@ class Reconciler:
             fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
-
-    def _wanted(self, status: Status) -> dict[str, EventNow]:
-        """Return the events that have a file, by its name.
-
-        The name stays if the id changes its case, so that readers don't consider the event ended.
-        """
-        there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
-        there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
-        return {there.get(event.tracked.key, name): event for name, event in named_files(status).items()}
 
     def _remove_over(self, name: str) -> bool:
         """Remove an event file, unless an earlier process wrote it and another program has replaced it since."""
