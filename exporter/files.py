@@ -32,6 +32,9 @@ from typing import Final
 
 from exporter.windows import access
 
+Rename = Callable[[Path, Path], None]
+"""A function that replaces an existing file with the new name, and raises OSError."""
+
 ROOT: Final = 0
 RETRY_SHARE: Final = 10
 """A file that can't be renamed grows by its maximum size divided by this, before the next attempt."""
@@ -134,9 +137,8 @@ def in_utf8(content: bytes, errors: str = "strict") -> bytes:
         try:
             return content.decode("utf-16", errors).encode("utf-8", "replace")
         except UnicodeDecodeError as error:
-            raise WrongEncoding(
-                f"expected UTF-8, found damaged UTF-16 at offset {error.start}; {_HOW_TO_SAVE}"
-            ) from None
+            found = f"damaged UTF-16 at offset {error.start}"
+            raise WrongEncoding(f"expected UTF-8, found {found}; {_HOW_TO_SAVE}") from None
     if _is_utf16_without_mark(content):
         raise WrongEncoding(f"expected UTF-8, found UTF-16 without a byte order mark; {_HOW_TO_SAVE}")
     return content
@@ -256,18 +258,8 @@ class RotatingFile:
     thread at a time.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        max_bytes: int = 10 << 20,
-        files: int = 5,
-        *,
-        rename: Callable[[Path, Path], None] = os.replace,
-    ) -> None:
-        """Keep at most `files` files of about `max_bytes` each.
-
-        `rename` replaces an existing file with the new name, and raises OSError.
-        """
+    def __init__(self, path: Path, max_bytes: int = 10 << 20, files: int = 5, *, rename: Rename = os.replace) -> None:
+        """Keep at most `files` files of about `max_bytes` each."""
         self.path = path
         self._max = max_bytes
         self._count = files
@@ -331,8 +323,10 @@ class RotatingFile:
             if fault := fault_of(status):
                 raise OSError(f"{self.path}: {fault}")
             self._size = status.st_size
-            if self._size and not _ends_a_line(descriptor):  # the process or the machine stopped during a write
-                self._size += os.write(descriptor, b"\n")
+            if self._size:
+                os.lseek(descriptor, -1, os.SEEK_END)
+                if os.read(descriptor, 1) != b"\n":  # the process or the machine stopped during a write
+                    self._size += os.write(descriptor, b"\n")
         except OSError:
             os.close(descriptor)
             raise
@@ -374,8 +368,3 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except OSError:
         return False
-
-
-def _ends_a_line(descriptor: int) -> bool:
-    os.lseek(descriptor, -1, os.SEEK_END)
-    return os.read(descriptor, 1) == b"\n"

@@ -43,7 +43,7 @@ from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.policy import Presence
 from exporter.core.records import VmIdentity, timestamp, vm_data
 from exporter.core.state import Interruption
-from exporter.files import RotatingFile
+from exporter.files import Rename, RotatingFile
 from exporter.log.protocol import Logger
 
 FAILURE_EVERY: Final = timedelta(seconds=5)
@@ -252,9 +252,7 @@ _STANDING: Final = ("policy", "vm", "files", "outbox")
 class RecordingFiles:
     """The numbered files, at most `files` of `max_bytes` each (`RotatingFile`). `write` reopens them after an error."""
 
-    def __init__(
-        self, path: Path, max_bytes: int, files: int, *, rename: Callable[[Path, Path], None] = os.replace
-    ) -> None:
+    def __init__(self, path: Path, max_bytes: int, files: int, *, rename: Rename = os.replace) -> None:
         self.path = path
         self._max = max_bytes
         self._file = RotatingFile(path, max_bytes, files, rename=rename)
@@ -290,7 +288,7 @@ class RecordingFiles:
             self._read_at = line["read_at"]
             self._body = self._body if "same" in line else body
 
-    def _standing(self, line: Line, body: bytes) -> tuple[Line, ...]:
+    def _standing(self, line: Line, body: bytes) -> list[Line]:
         """Return the lines that a new file needs before this line, except kinds that the line itself contains.
 
         Their time is that of the document or, without one, of the line, so that the files of a recording have an order.
@@ -299,10 +297,8 @@ class RecordingFiles:
         at = self._read_at if document else line.get("read_at", line.get("at"))
         contained = {*line, *(("policy", "files", "outbox") if "began" in line else ())}
         known = [self._known.get(kind) for kind in _STANDING if kind not in contained]
-        return (
-            *({**each, "at": at} for each in known if each),
-            *([{"read_at": at, **_body_field(self._body)}] if document else []),
-        )
+        lines = [{**each, "at": at} for each in known if each]
+        return [*lines, {"read_at": at, **_body_field(self._body)}] if document else lines
 
 
 def _body_field(body: bytes) -> Mapping[str, str]:
