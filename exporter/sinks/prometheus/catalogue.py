@@ -78,42 +78,45 @@ class Family(Struct, frozen=True):
         return PREFIX + self.name
 
 
+def _gauge(name: str, help: str, *labels: str) -> Family:
+    return Family(name, "gauge", help, labels)
+
+
+def _counter(name: str, help: str, *labels: str, rare: bool = False) -> Family:
+    return Family(name, "counter", help, labels, rare=rare)
+
+
+def _histogram(name: str, help: str, buckets: tuple[float, ...], *labels: str, rare: bool = False) -> Family:
+    return Family(name, "histogram", help, labels, buckets, rare)
+
+
 FAMILIES: Final = (
     # the source
-    Family("up", "gauge", "1 if the last poll of the metadata service succeeded, else 0; 0 before the first poll."),
-    Family(
-        "last_poll_timestamp_seconds", "gauge", "Time of the last poll of the metadata service, failed ones included."
-    ),
-    Family(
+    _gauge("up", "1 if the last poll of the metadata service succeeded, else 0; 0 before the first poll."),
+    _gauge("last_poll_timestamp_seconds", "Time of the last poll of the metadata service, failed ones included."),
+    _gauge(
         "last_successful_poll_timestamp_seconds",
-        "gauge",
         "Time when a valid document was last read. All event gauges are as of then.",
     ),
-    Family("poll_interval_seconds", "gauge", "Configured poll interval."),
-    Family(
+    _gauge("poll_interval_seconds", "Configured poll interval."),
+    _gauge(
         "source_warming",
-        "gauge",
         "1 while Azure may still be enabling Scheduled Events, for 5 minutes or until the first event: an "
         "empty document does not mean that nothing is planned.",
     ),
-    Family("poll_duration_seconds", "histogram", "Duration of polls, failed ones included.", (), POLL),
-    Family("polls_total", "counter", "Polls of the metadata service, failed ones included."),
-    Family("poll_failures_total", "counter", "Polls that returned no valid document.", ("reason",)),
-    Family("document_incarnation", "gauge", "DocumentIncarnation of the last valid document."),
-    Family(
-        "document_events",
-        "gauge",
-        "Events in the last valid document, including those of other VMs and malformed ones.",
-    ),
-    Family("document_changes_total", "counter", "Valid documents that differed from the previous one."),
-    Family(
+    _histogram("poll_duration_seconds", "Duration of polls, failed ones included.", POLL),
+    _counter("polls_total", "Polls of the metadata service, failed ones included."),
+    _counter("poll_failures_total", "Polls that returned no valid document.", "reason"),
+    _gauge("document_incarnation", "DocumentIncarnation of the last valid document."),
+    _gauge("document_events", "Events in the last valid document, including those of other VMs and malformed ones."),
+    _counter("document_changes_total", "Valid documents that differed from the previous one."),
+    _counter(
         "document_anomalies_total",
-        "counter",
         "Anomalies of the metadata service, for example of DocumentIncarnation.",
-        ("anomaly",),
+        "anomaly",
         rare=True,
     ),
-    Family("unknown_values_total", "counter", "Values in documents that this version does not know.", ("field",)),
+    _counter("unknown_values_total", "Values in documents that this version does not know.", "field"),
     # the identity of exporter and VM
     Family("build_info", "info", "Version of the exporter and of Python.", ("version", "python_version")),
     Family(
@@ -123,178 +126,147 @@ FAMILIES: Final = (
         tuple(f"vm_{field}" if field in ("name", "id", "size") else field for field in VM_FIELDS),
     ),
     # the current events of this VM
-    Family("events", "gauge", "Events in the document that affect this VM.", ("event_type", "event_status")),
-    Family(
+    _gauge("events", "Events in the document that affect this VM.", "event_type", "event_status"),
+    _gauge(
         "event_info",
-        "gauge",
         "1 for each event that affects this VM.",
-        ("event_id", "event_type", "event_source", "resource_type"),
+        "event_id",
+        "event_type",
+        "event_source",
+        "resource_type",
     ),
-    Family(
-        "event_status", "gauge", "1 for the event's current status, 0 for the others.", ("event_id", "event_status")
-    ),
-    Family(
+    _gauge("event_status", "1 for the event's current status, 0 for the others.", "event_id", "event_status"),
+    _gauge(
         "event_not_before_timestamp_seconds",
-        "gauge",
         "Earliest time at which Azure starts the event; absent once it has started.",
-        ("event_id",),
+        "event_id",
     ),
-    Family(
-        "event_advertised_duration_seconds",
-        "gauge",
-        "Interruption that Azure expects; absent if Azure gives none.",
-        ("event_id",),
+    _gauge(
+        "event_advertised_duration_seconds", "Interruption that Azure expects; absent if Azure gives none.", "event_id"
     ),
-    Family("event_first_seen_timestamp_seconds", "gauge", "Time when the agent first saw the event.", ("event_id",)),
-    Family("event_started_timestamp_seconds", "gauge", "Time when the event was first seen Started.", ("event_id",)),
-    Family(
+    _gauge("event_first_seen_timestamp_seconds", "Time when the agent first saw the event.", "event_id"),
+    _gauge("event_started_timestamp_seconds", "Time when the event was first seen Started.", "event_id"),
+    _gauge(
         "event_started_by",
-        "gauge",
         "1 for what started the event, while it is Started: this_vm (its approval), other (another "
         "approver), not_before (it passed), or unknown.",
-        ("event_id", "started_by"),
+        "event_id",
+        "started_by",
     ),
-    Family(
-        "event_approved_timestamp_seconds", "gauge", "Time at which Azure accepted this VM's approval.", ("event_id",)
-    ),
-    Family("event_resources", "gauge", "Number of resources that the event affects, including this VM.", ("event_id",)),
-    Family(
+    _gauge("event_approved_timestamp_seconds", "Time at which Azure accepted this VM's approval.", "event_id"),
+    _gauge("event_resources", "Number of resources that the event affects, including this VM.", "event_id"),
+    _gauge(
         "event_decision",
-        "gauge",
         "1 for the current decision on the event: approve or hold, the reason, and the rule.",
-        ("event_id", "decision", "reason", "rule"),
+        "event_id",
+        "decision",
+        "reason",
+        "rule",
     ),
-    Family(
-        "event_series_dropped", "gauge", "Events of this VM without their own series, because more than 50 are open."
-    ),
+    _gauge("event_series_dropped", "Events of this VM without their own series, because more than 50 are open."),
     # outcomes of events
-    Family(
-        "events_observed_total", "counter", "Events of this VM that the agent has seen.", ("event_type", "event_source")
-    ),
-    Family(
+    _counter("events_observed_total", "Events of this VM that the agent has seen.", "event_type", "event_source"),
+    _counter(
         "events_started_total",
-        "counter",
         "Events of this VM whose start was observed, by what started them: this_vm, other, not_before (it "
         "passed), or unknown.",
-        ("event_type", "started_by"),
+        "event_type",
+        "started_by",
     ),
-    Family(
+    _counter(
         "events_closed_total",
-        "counter",
         "Closed events of this VM; outcome ended: it was not observed how.",
-        ("event_type", "outcome"),
+        "event_type",
+        "outcome",
     ),
-    Family(
+    _histogram(
         "notice_seconds",
-        "histogram",
         "NotBefore minus the time when first seen; only events that appeared during unbroken polling.",
-        ("event_type",),
         NOTICE,
+        "event_type",
         rare=True,
     ),
-    Family(
+    _histogram(
         "started_duration_seconds",
-        "histogram",
         "Time that completed events were Started, by the polls; only without a polling gap or restart in between.",
-        ("event_type",),
         STARTED,
+        "event_type",
         rare=True,
     ),
-    Family(
+    _histogram(
         "observed_interruption_seconds",
-        "histogram",
         "Interruptions of this VM, measured inside it; attributed: an event of this VM was Started.",
-        ("kind", "attributed"),
         INTERRUPTION,
+        "kind",
+        "attributed",
         rare=True,
     ),
     # approvals
-    Family(
+    _counter(
         "approval_decisions_total",
-        "counter",
         "Decisions on events, counted when verdict, reason, or rule changes.",
-        ("event_type", "decision", "reason", "rule"),
+        "event_type",
+        "decision",
+        "reason",
+        "rule",
         rare=True,
     ),
-    Family(
-        "approval_requests_total", "counter", "Approval requests sent to the metadata service, failed ones included."
-    ),
-    Family(
+    _counter("approval_requests_total", "Approval requests sent to the metadata service, failed ones included."),
+    _counter(
         "approval_request_failures_total",
-        "counter",
         "Approval requests that Azure did not answer with HTTP 200.",
-        ("reason",),
+        "reason",
         rare=True,
     ),
-    Family(
-        "approvals_outdated_total", "counter", "Approved events that changed so that the rules would now hold them."
-    ),
-    Family(
+    _counter("approvals_outdated_total", "Approved events that changed so that the rules would now hold them."),
+    _counter(
         "approvals_postponed_total",
-        "counter",
         "Approvals canceled at the last check before sending: document too old, new hold, or stop.",
     ),
-    Family(
+    _gauge(
         "approval_held",
-        "gauge",
         "1 if the hold file exists or its absence cannot be verified, else 0; also 0 without a hold file.",
     ),
-    Family("approval_mode", "gauge", "1 for the configured mode, 0 for the others.", ("mode",)),
+    _gauge("approval_mode", "1 for the configured mode, 0 for the others.", "mode"),
     # delivery
-    Family("outbox_records", "gauge", "Records waiting for this destination.", ("destination",)),
-    Family(
+    _gauge("outbox_records", "Records waiting for this destination.", "destination"),
+    _gauge(
         "outbox_oldest_record_timestamp_seconds",
-        "gauge",
         "Time of the oldest record waiting for this destination; absent if none is.",
-        ("destination",),
+        "destination",
     ),
-    Family(
+    _gauge(
         "destination_records_parked",
-        "gauge",
         "Records that this destination rejected while it accepted others; kept until requeue sends them again.",
-        ("destination",),
+        "destination",
     ),
-    Family("outbox_bytes", "gauge", "Size of the outbox on disk."),
-    Family("outbox_capacity_bytes", "gauge", "Size at which the outbox drops its oldest undelivered records."),
-    Family(
-        "outbox_writable",
-        "gauge",
-        "1 if the last write succeeded, else 0: nothing is approved, and records wait in memory.",
+    _gauge("outbox_bytes", "Size of the outbox on disk."),
+    _gauge("outbox_capacity_bytes", "Size at which the outbox drops its oldest undelivered records."),
+    _gauge(
+        "outbox_writable", "1 if the last write succeeded, else 0: nothing is approved, and records wait in memory."
     ),
-    Family(
-        "destination_sends_total",
-        "counter",
-        "Send attempts to this destination, failed ones included.",
-        ("destination",),
-    ),
-    Family("destination_send_failures_total", "counter", "Failed send attempts.", ("destination", "reason")),
-    Family("destination_records_sent_total", "counter", "Records that the destination acknowledged.", ("destination",)),
-    Family(
+    _counter("destination_sends_total", "Send attempts to this destination, failed ones included.", "destination"),
+    _counter("destination_send_failures_total", "Failed send attempts.", "destination", "reason"),
+    _counter("destination_records_sent_total", "Records that the destination acknowledged.", "destination"),
+    _counter(
         "destination_records_dropped_total",
-        "counter",
         "Records dropped undelivered, or rejected by the destination within an accepted request.",
-        ("destination", "reason"),
+        "destination",
+        "reason",
     ),
-    Family("destination_send_duration_seconds", "histogram", "Duration of acknowledged sends.", ("destination",), SEND),
-    Family(
+    _histogram("destination_send_duration_seconds", "Duration of acknowledged sends.", SEND, "destination"),
+    _gauge(
         "destination_last_success_timestamp_seconds",
-        "gauge",
         "Time when this destination last acknowledged a record.",
-        ("destination",),
+        "destination",
     ),
     # the scrape endpoint
-    Family(
-        "web_certificate_not_after_timestamp_seconds",
-        "gauge",
-        "Expiry time of the served certificate; absent without TLS.",
-    ),
-    Family(
-        "web_config_reload_failures_total", "counter", "Changed web configurations that were invalid and not applied."
-    ),
+    _gauge("web_certificate_not_after_timestamp_seconds", "Expiry time of the served certificate; absent without TLS."),
+    _counter("web_config_reload_failures_total", "Changed web configurations that were invalid and not applied."),
 )
 BY_NAME: Final = {family.name: family for family in FAMILIES}
 
-WORDS: Final[dict[str, tuple[str, ...]]] = {
+LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "event_type": EVENT_TYPES,
     "event_status": EVENT_STATUSES,
     "event_source": EVENT_SOURCES,
@@ -321,5 +293,5 @@ def metrics_table() -> str:
     lines += ["", f"These have no series before their first observation, so `increase()` misses it: {rare}."]
     lines += ["For an expression that counts it, see the head of `alerts/rules.yml`."]
     lines += ["", "| label | values |", "| --- | --- |"]
-    lines += [f"| `{label}` | {' '.join(f'`{word}`' for word in words)} |" for label, words in WORDS.items()]
+    lines += [f"| `{label}` | {' '.join(f'`{value}`' for value in values)} |" for label, values in LABEL_VALUES.items()]
     return "\n".join(lines) + "\n"

@@ -16,14 +16,7 @@ from itertools import product
 from typing import Final, assert_never
 
 from msgspec.structs import replace
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    values,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics, values
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
@@ -57,18 +50,11 @@ SEND_FAILURES: Final = _closed(SEND_REASONS)
 DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable", "outbox-corrupt", "rejected"))
 
 
-def _openmetrics_format() -> Callable[[Collector], bytes]:
-    """Return the library's encoder with a fast escaping scheme.
-
-    The default scheme tests each character of each name, which doubles the time of a scrape; these names need no
-    escaping in any scheme. Older versions of the library have no schemes.
-    """
-    encode: Callable[..., bytes] = openmetrics_exposition.generate_latest
-    scheme = getattr(openmetrics_exposition, "ALLOWUTF8", None)
-    return partial(encode, escaping=scheme) if scheme else encode
-
-
-_openmetrics: Final = _openmetrics_format()
+_openmetrics: Callable[..., bytes] = openmetrics_exposition.generate_latest
+if hasattr(openmetrics_exposition, "ALLOWUTF8"):  # older versions of the library have no escaping schemes
+    # The default scheme tests each character of each name, which doubles the time of a scrape; these names need no
+    # escaping in any scheme.
+    _openmetrics = partial(_openmetrics, escaping=openmetrics_exposition.ALLOWUTF8)
 
 
 class PrometheusSink(Collector):
@@ -116,9 +102,8 @@ class PrometheusSink(Collector):
         self._registry = CollectorRegistry(auto_describe=True)
         self._registry.register(self)
         if include_process_metrics:
-            self._registry.register(
-                WindowsProcessCollector() if sys.platform == "win32" else ProcessCollector(registry=None)
-            )
+            process = WindowsProcessCollector() if sys.platform == "win32" else ProcessCollector(registry=None)
+            self._registry.register(process)
 
     def _start_at_zero(self, destinations: Sequence[str]) -> None:
         """Create every series of the families that are not rare."""
@@ -131,7 +116,7 @@ class PrometheusSink(Collector):
             metric = self._counters.get(family.name) or self._histograms.get(family.name)
             if metric is None or not family.labels or family.rare:
                 continue
-            words = {**catalogue.WORDS, "destination": destinations, "reason": reasons.get(family.name, ())}
+            words = {**catalogue.LABEL_VALUES, "destination": destinations, "reason": reasons.get(family.name, ())}
             for labels in product(*(words[label] for label in family.labels)):
                 metric.labels(*labels)
 
@@ -181,7 +166,10 @@ class PrometheusSink(Collector):
         """Count one fact."""
         match fact:
             case facts.Polled():
-                self._polled(fact)
+                self._count("polls_total")
+                self._measure("poll_duration_seconds", seconds=fact.duration)
+                if fact.failure:
+                    self._count("poll_failures_total", known_value(fact.failure, self._failure_reasons))
             case facts.DocumentChanged():
                 self._count("document_changes_total")
             case facts.AnomalyObserved():
@@ -223,12 +211,6 @@ class PrometheusSink(Collector):
         """Count records that were dropped undelivered."""
         self._count("destination_records_dropped_total", destination, known_value(reason, DROP_REASONS), amount=records)
 
-    def _polled(self, poll: facts.Polled) -> None:
-        self._count("polls_total")
-        self._measure("poll_duration_seconds", seconds=poll.duration)
-        if poll.failure:
-            self._count("poll_failures_total", known_value(poll.failure, self._failure_reasons))
-
     def _transitioned(self, transition: Transition) -> None:
         kind, tracked = transition.kind, transition.tracked
         event_type, event_id = known_value(tracked.event_type, EVENT_TYPES), tracked.event.event_id
@@ -242,14 +224,9 @@ class PrometheusSink(Collector):
             self._count("events_started_total", event_type, (tracked.started_by or StartedBy.UNKNOWN).value)
         if kind in CLOSING:
             self._count("events_closed_total", event_type, kind.value)
-        if (
-            kind is TransitionKind.COMPLETED
-            and tracked.started_duration_seconds is not None
-            and tracked.observed_since_started
-        ):
-            self._measure(
-                "started_duration_seconds", event_type, seconds=tracked.started_duration_seconds, event_id=event_id
-            )
+        seconds = tracked.started_duration_seconds if kind is TransitionKind.COMPLETED else None
+        if seconds is not None and tracked.observed_since_started:
+            self._measure("started_duration_seconds", event_type, seconds=seconds, event_id=event_id)
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
