@@ -61,11 +61,9 @@ class Address:
         try:
             context.load_verify_locations(own_file or certifi.where())
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            why = (
-                "it has no CA certificates in PEM format"
-                if isinstance(error, ssl.SSLError)
-                else getattr(error, "strerror", None)
-            )
+            why = getattr(error, "strerror", None)
+            if isinstance(error, ssl.SSLError):
+                why = "it has no CA certificates in PEM format"
             file = f"event_hubs.certificate {own_file}" if own_file else certifi.where()
             raise Retryable("configuration", f"{file}: cannot be used; {why}", needs_operator=True) from error
         return context

@@ -90,9 +90,8 @@ class EventHubsReader:
         try:
             if self._make_credential is not None:
                 self._credential = self._make_credential()
-            self._client = self._address.consumer(
-                self._credential, self._address.tls_context(), load_balancing_interval=BALANCE_SECONDS
-            )
+            context = self._address.tls_context()
+            self._client = self._address.consumer(self._credential, context, load_balancing_interval=BALANCE_SECONDS)
             partitions = await asyncio.wait_for(self._client.get_partition_ids(), self._deadline)
             for first in range(0, len(partitions), AT_ONCE):  # each lookup takes the SDK 0.5 s
                 portion = partitions[first : first + AT_ONCE]
@@ -163,9 +162,8 @@ def _failure(error: BaseException) -> Failure:
         return error
     failure = translate(error)
     if failure.reason == "unauthorized":
-        return Retryable(
-            failure.reason, "Event Hubs rejected the credential: expired, invalid, or without the Listen claim"
-        )
+        detail = "Event Hubs rejected the credential: expired, invalid, or without the Listen claim"
+        return Retryable(failure.reason, detail)
     return failure
 
 
@@ -176,9 +174,8 @@ def _message(event: EventData) -> ReceivedMessage:
         parts: Any = event.body
         body = parts if isinstance(parts, bytes) else b"".join(parts)
     properties = {_text(name): _text(value) for name, value in (event.properties or {}).items()}
-    return ReceivedMessage(
-        body, properties, event.message_id if isinstance(event.message_id, str) else None, _enqueued(event)
-    )
+    message_id = event.message_id if isinstance(event.message_id, str) else None
+    return ReceivedMessage(body, properties, message_id, _enqueued(event))
 
 
 def _enqueued(event: EventData) -> datetime | None:

@@ -45,9 +45,7 @@ _UNAUTHORIZED: Final = _Meaning("unauthorized", needs_operator=True)
 _NOT_FOUND: Final = _Meaning("not-found", needs_operator=True)
 _UNKNOWN: Final = _Meaning("other", needs_operator=True)
 # The hub responded: the cause may be one of the records, for example a message over its limit.
-_CLOSED_LINK: Final = _Meaning(
-    "other", smaller=True, sentence="Event Hubs closed the link, and the SDK provides no reason"
-)
+_DETACH: Final = _Meaning("other", smaller=True, sentence="Event Hubs closed the link, and the SDK provides no reason")
 
 _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     # caused by the record
@@ -78,7 +76,7 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
 # Conditions of the SDK, not of the service: the causing exception, if any, is more exact.
 _BY_OWN_CONDITION: Final[Mapping[str, _Meaning]] = {
     "socket-error": _LOST,
-    "unknown-error": _CLOSED_LINK,
+    "unknown-error": _DETACH,
     "client-error": _UNAUTHORIZED,  # a rejected token; over websocket also a failed connection
 }
 
@@ -103,18 +101,14 @@ def translate(error: BaseException) -> Failure:
     if isinstance(error, ValueError | TypeError):  # the SDK's message checks; the service's are conditions
         return Permanent("rejected", f"the SDK cannot send the record ({type(error).__name__})")
     condition = str(getattr(error, "error", None) or "")
-    meaning = _BY_CONDITION.get(condition) or _by_cause(error) or _BY_OWN_CONDITION.get(condition, _UNKNOWN)
-    sentence = meaning.sentence or _SENTENCES.get(meaning.reason, "unknown error of Event Hubs")
+    entry = _BY_CONDITION.get(condition) or _by_cause(error) or _BY_OWN_CONDITION.get(condition, _UNKNOWN)
+    sentence = entry.sentence or _SENTENCES.get(entry.reason, "unknown error of Event Hubs")
     shown = condition if _CONDITION.fullmatch(condition) else type(error).__name__
     detail = f"{sentence} ({shown})"
-    if meaning.permanent:
-        return Permanent(meaning.reason, detail)
+    if entry.permanent:
+        return Permanent(entry.reason, detail)
     return Retryable(
-        meaning.reason,
-        detail,
-        retry_after=meaning.retry_after,
-        needs_operator=meaning.needs_operator,
-        smaller=meaning.smaller,
+        entry.reason, detail, retry_after=entry.retry_after, needs_operator=entry.needs_operator, smaller=entry.smaller
     )
 
 

@@ -107,7 +107,7 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.set_exception_handler(_ignore)
+        self.set_exception_handler(lambda _loop, _context: None)  # asyncio would log errors that no caller waits for
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """See the base class; keeps the transport for `abort_connections`."""
@@ -118,7 +118,3 @@ class _Loop(asyncio.SelectorEventLoop):
     async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
         """See the base class; doesn't use an executor, because the process waits for its threads at exit."""
         return await in_thread(partial(socket.getaddrinfo, host, port, **kwargs), "event-hubs-lookup")
-
-
-def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore an error that no caller waits for; asyncio would log it."""

@@ -35,9 +35,7 @@ def message(record: Record, message_format: MessageFormat) -> EventData:
     made = EventData(_sample(record) if sample else record.to_json())
     made.content_type = "application/json" if sample else CONTENT_TYPE
     made.message_id = record.id
-    made.properties = {
-        name: value[:MAX_PROPERTY] for name, value in properties.items() if value and isinstance(value, str)
-    }
+    made.properties = {name: text[:MAX_PROPERTY] for name, text in properties.items() if text and isinstance(text, str)}
     return made
 
 

@@ -86,13 +86,11 @@ def _decode(media: str, content: bytes) -> ExportLogsServiceResponse:
             json_format.Parse(content, decoded)
         elif content or media not in (*_UNSPECIFIC, _JSON):
             shown = re.sub(r"[^\w/+.-]", "?", media)[:60] or "without a content type"
-            raise Retryable(
-                "protocol", f"success response that is not OTLP ({shown}); check the address", needs_operator=True
-            )
+            detail = f"success response that is not OTLP ({shown}); check the address"
+            raise Retryable("protocol", detail, needs_operator=True)
     except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise Retryable(
-            "protocol", f"success response that cannot be decoded as {media}", needs_operator=True
-        ) from error
+        detail = f"success response that cannot be decoded as {media}"
+        raise Retryable("protocol", detail, needs_operator=True) from error
     return decoded
 
 
