@@ -19,7 +19,7 @@ from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, op
 # -- files
 
 
-def set_aside(folder: Path, why: str) -> list[str]:
+def quarantined(folder: Path, why: str) -> list[str]:
     return [name for name in sorted(os.listdir(folder)) if f".{why}-" in name and not name.endswith(("-wal", "-shm"))]
 
 
@@ -29,11 +29,11 @@ def foreign(path: Path) -> None:
         db.commit()
 
 
-def test_foreign_file_is_set_aside(tmp_path: Path) -> None:
+def test_foreign_file_is_quarantined(tmp_path: Path) -> None:
     """It keeps its content under a name with the reason, a note is logged, and a new outbox works at once."""
     foreign(tmp_path / "o.db")
     outbox = opened(tmp_path / "o.db")
-    assert len(set_aside(tmp_path, "foreign")) == 1
+    assert len(quarantined(tmp_path, "foreign")) == 1
     assert "foreign" in outbox.notes[0]
     assert outbox.load() is None
     outbox.commit(STATE, [a_record(1)])
@@ -63,7 +63,7 @@ def test_two_newest_copies_and_all_foreign_files_are_kept(tmp_path: Path) -> Non
     for number in range(5):
         (tmp_path / "o.db").write_bytes(b"no database %d" % number * 500)
         opened(tmp_path / "o.db").close()
-    copies = set_aside(tmp_path, "corrupt")
+    copies = quarantined(tmp_path, "corrupt")
     assert copies[0].startswith("o.db.corrupt-")
     assert [(tmp_path / name).read_bytes()[:13] for name in copies if name.startswith("o.db")] == [
         b"no database 3",
@@ -72,14 +72,14 @@ def test_two_newest_copies_and_all_foreign_files_are_kept(tmp_path: Path) -> Non
     assert set(others) <= set(os.listdir(tmp_path))
 
 
-def test_start_new_file_sets_another_vms_outbox_aside(tmp_path: Path) -> None:
-    """It is set aside with its undelivered records, and none of them is delivered."""
+def test_start_new_file_quarantines_another_vms_outbox(tmp_path: Path) -> None:
+    """It is quarantined with its undelivered records, and none of them is delivered."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
     outbox.start_new_file("other-vm")
     assert outbox.load() is None
     assert outbox.next("otlp", 1) == []
-    (name,) = set_aside(tmp_path, "other-vm")
+    (name,) = quarantined(tmp_path, "other-vm")
     with closing(sqlite3.connect(tmp_path / name)) as db:
         assert db.execute("SELECT count(*) FROM queue").fetchone() == (2,)
     outbox.close()
@@ -118,7 +118,7 @@ def test_file_removed_while_running_is_rewritten(tmp_path: Path, removed: str) -
 
 @pytest.mark.linux("Windows refuses to remove or replace a file that is open")
 def test_file_replaced_while_running_is_rewritten(tmp_path: Path) -> None:
-    """The other file is set aside, and acknowledgements are kept."""
+    """The other file is quarantined, and acknowledgements are kept."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2)])
     (first, _) = outbox.next("otlp", 2)
@@ -126,7 +126,7 @@ def test_file_replaced_while_running_is_rewritten(tmp_path: Path) -> None:
     opened(tmp_path / "other.db").close()
     os.replace(tmp_path / "other.db", tmp_path / "o.db")
     outbox.save_heartbeat(NOW)
-    assert len(set_aside(tmp_path, "replaced")) == 1
+    assert len(quarantined(tmp_path, "replaced")) == 1
     assert drained(outbox, "otlp") == [2]
     outbox.close()
 
@@ -199,7 +199,7 @@ def test_failed_start_of_a_new_file_is_repeated_by_the_next_commit(tmp_path: Pat
     os.rename(tmp_path / "moved", folder)
     outbox.commit(STATE, [a_record(2)])
     assert drained(outbox, "otlp") == [2]
-    assert len(set_aside(folder, "other-vm")) == 1
+    assert len(quarantined(folder, "other-vm")) == 1
     outbox.close()
 
 

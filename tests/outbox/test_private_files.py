@@ -58,15 +58,15 @@ def test_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
 
 
 def test_readable_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
-    """A restored database, a crash's journal, and copies set aside are narrowed when the outbox is opened."""
+    """A restored database, a crash's journal, and quarantined copies are narrowed when the outbox is opened."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     (crashed := tmp_path / "crashed").mkdir()
     for name in ("o.db", "o.db-wal", "o.db-shm"):
         shutil.copy(tmp_path / name, crashed)
     before.close()
-    aside = ("o.db.corrupt-20250102T030405Z", "o.db.other-vm-20250102T030405Z-2", "o.db.replaced-20250102T030405Z-wal")
-    for name in aside:
+    copies = ("o.db.corrupt-20250102T030405Z", "o.db.other-vm-20250102T030405Z-2", "o.db.replaced-20250102T030405Z-wal")
+    for name in copies:
         (crashed / name).touch()
     (crashed / "o.db.of-somebody-else").touch()
     widened(crashed)
@@ -79,7 +79,7 @@ def test_readable_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_files_set_aside_and_rewritten_are_private(tmp_path: Path) -> None:
+def test_quarantined_and_rewritten_files_are_private(tmp_path: Path) -> None:
     """Covers a replaced file, a corrupt one, and another VM's, each with its journal."""
     with umask(0):
         (tmp_path / "o.db").write_bytes(b"this is no database at all" * 500)

@@ -141,7 +141,7 @@ def test_undamaged_file_is_used_unchanged(tmp_path: Path, filled: bytes) -> None
     assert outbox.load() == BIG_STATE
     assert (outbox.notes, outbox.faults, outbox.lost) == ([], [], [])
     outbox.close()
-    assert set_aside_in(tmp_path) == []
+    assert quarantined_in(tmp_path) == []
 
 
 # -- content that is no page's fault
@@ -416,10 +416,10 @@ def test_rows_that_share_overflow_pages_are_read_within_a_limit(tmp_path: Path) 
     outbox = opened(path)
     assert outbox.faults
     outbox.close()
-    assert bytes_read() - before < 30 * path.with_name(set_aside_in(tmp_path)[0]).stat().st_size
+    assert bytes_read() - before < 30 * path.with_name(quarantined_in(tmp_path)[0]).stat().st_size
 
 
-def set_aside_in(folder: Path) -> list[str]:
+def quarantined_in(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if ".corrupt-" in name and name.endswith("Z")]
 
 
@@ -517,7 +517,7 @@ def test_process_killed_at_any_step_loses_nothing(tmp_path: Path, what: str) -> 
 
 
 @pytest.mark.linux("Windows replaces no file that is open")
-def test_other_outbox_in_place_of_one_in_doubt_is_set_aside(tmp_path: Path) -> None:
+def test_other_outbox_in_place_of_one_in_doubt_is_quarantined(tmp_path: Path) -> None:
     """The file is reopened because it seems damaged, and was replaced meanwhile."""
     path, other = tmp_path / "o.db", tmp_path / "other.db"
     with closing(opened(other)) as another:

@@ -287,7 +287,7 @@ def test_threads_deliver_each_record_once_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["delivered", "parked"])
-def test_batch_of_a_file_set_aside_settles_nothing_in_the_next(tmp_path: Path, outcome: str) -> None:
+def test_batch_of_a_quarantined_file_settles_nothing_in_the_next(tmp_path: Path, outcome: str) -> None:
     """Its row numbers aren't reused in the next file."""
     with closing(opened(tmp_path / "o.db")) as outbox:
         outbox.commit(STATE, [a_record(number) for number in (1, 2, 3)])

@@ -1,4 +1,4 @@
-"""Files set aside: they keep their journal, and the next outbox has nothing of them."""
+"""Quarantined files: they keep their journal, and the next outbox has nothing of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exporter.outbox.errors import OutboxUnwritable, system_reason
-from exporter.outbox.file import set_aside
+from exporter.outbox.file import quarantine
 from exporter.outbox.lock import FileLock
 from exporter.outbox.store import Outbox
 from exporter.windows.system import is_lock_held
@@ -33,9 +33,9 @@ def names(folder: Path) -> set[str]:
     return set(os.listdir(folder))
 
 
-def test_database_is_set_aside_with_all_its_parts(tmp_path: Path) -> None:
+def test_database_is_quarantined_with_all_its_parts(tmp_path: Path) -> None:
     parts(tmp_path / "o.db", *PARTS)
-    set_aside(tmp_path / "o.db", "corrupt", NOW)
+    quarantine(tmp_path / "o.db", "corrupt", NOW)
     assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
     assert (tmp_path / f"{ASIDE}-wal").read_text(encoding="ascii") == "o.db-wal"
 
@@ -44,12 +44,12 @@ def test_each_copy_has_a_unique_name(tmp_path: Path) -> None:
     """Also in the same second, and if only a journal has the name."""
     parts(tmp_path / ASIDE, "-wal")
     parts(tmp_path / "o.db", *PARTS)
-    set_aside(tmp_path / "o.db", "corrupt", NOW)
+    quarantine(tmp_path / "o.db", "corrupt", NOW)
     assert names(tmp_path) == {f"{ASIDE}-wal", *(f"{ASIDE}-2{suffix}" for suffix in PARTS)}
 
 
 @pytest.mark.parametrize("beside", [(), ("",)], ids=["no database", "an empty one"])
-def test_journal_without_a_database_is_set_aside(tmp_path: Path, beside: tuple[str, ...]) -> None:
+def test_journal_without_a_database_is_quarantined(tmp_path: Path, beside: tuple[str, ...]) -> None:
     """SQLite would delete it, with its committed content."""
     outbox = opened(tmp_path / "before" / "o.db")
     outbox.commit(STATE, [a_record(1)])
@@ -68,7 +68,7 @@ def test_journal_without_a_database_is_set_aside(tmp_path: Path, beside: tuple[s
     assert any("no-database" in note for note in fresh.notes)
 
 
-def test_journal_left_by_an_interrupted_rename_is_set_aside(tmp_path: Path) -> None:
+def test_journal_left_by_an_interrupted_rename_is_quarantined(tmp_path: Path) -> None:
     """The next start does so before it creates an outbox, which has nothing of the journal."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
@@ -86,7 +86,7 @@ def test_journal_left_by_an_interrupted_rename_is_set_aside(tmp_path: Path) -> N
 
 
 def test_process_killed_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:
-    """The old file is set aside, and the new one isn't at its path yet."""
+    """The old file is quarantined, and the new one isn't at its path yet."""
     before = opened(tmp_path / "before.db")
     before.commit(STATE, [a_record(1)])
     before.close()
@@ -100,7 +100,7 @@ def test_process_killed_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.linux("a file that is open is not replaced on Windows")
 @pytest.mark.parametrize("parts_put", [("",), ("", "-wal")], ids=["alone", "with its journal"])
-def test_replacing_file_is_set_aside_with_its_own_journal(tmp_path: Path, parts_put: tuple[str, ...]) -> None:
+def test_replacing_file_is_quarantined_with_its_own_journal(tmp_path: Path, parts_put: tuple[str, ...]) -> None:
     """SQLite would otherwise apply the outbox's journal to it."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
@@ -115,8 +115,8 @@ def test_replacing_file_is_set_aside_with_its_own_journal(tmp_path: Path, parts_
     outbox.commit(STATE, [a_record(2)])
     assert drained(outbox, "otlp") == [1, 2]
     outbox.close()
-    (aside,) = [name for name in names(tmp_path) if "replaced" in name and not name.endswith(("-wal", "-shm"))]
-    with closing(sqlite3.connect(tmp_path / aside)) as db:
+    (copy,) = [name for name in names(tmp_path) if "replaced" in name and not name.endswith(("-wal", "-shm"))]
+    with closing(sqlite3.connect(tmp_path / copy)) as db:
         assert [row[0][-3:] for row in db.execute("SELECT id FROM records")] == ["900"]
 
 
@@ -183,7 +183,7 @@ def test_only_a_lock_that_is_held_is_one() -> None:
 
 
 @pytest.mark.windows
-def test_on_windows_a_file_with_a_reader_is_busy_and_set_aside_later(tmp_path: Path) -> None:
+def test_on_windows_a_file_with_a_reader_is_busy_and_quarantined_later(tmp_path: Path) -> None:
     path = tmp_path / "o.db"
     with closing(sqlite3.connect(path)) as foreign:
         foreign.execute("PRAGMA journal_mode=WAL")
@@ -202,7 +202,7 @@ def test_on_windows_a_file_with_a_reader_is_busy_and_set_aside_later(tmp_path: P
 
 
 @pytest.mark.windows
-def test_on_windows_another_vms_file_is_set_aside_after_its_reader_closes_it(tmp_path: Path) -> None:
+def test_on_windows_another_vms_file_is_quarantined_after_its_reader_closes_it(tmp_path: Path) -> None:
     """None of its records is delivered before."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1)])
