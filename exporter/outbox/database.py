@@ -279,8 +279,8 @@ class Database:
             records, lost = salvage(self.path, new, self._names, self._now())
             if unusable_reason(new):  # keep the damaged file, and every earlier copy
                 raise OutboxUnwritable("corrupt", f"{self.path} is damaged, and its readable content cannot be used")
-        copy = self._put_new("corrupt")
-        self.faults.append(f"{self.path} was damaged; {records} records were recovered{copy}")
+        ending = self._put_new("corrupt")
+        self.faults.append(f"{self.path} was damaged; {records} records were recovered{ending}")
         self._birth = None
         return lost
 
@@ -296,8 +296,8 @@ class Database:
             self._shut()
             if self._files_at_path()[0] != self._files[0] and inode(self._journal_path) == self._files[1]:
                 remove_parts(self.path, ("-wal", "-shm"))  # SQLite would apply them to another file
-            copy = self._put_new(stranger_at(self.path) if size_of(self.path) else "")
-            self.notes.append(f"{self.path} was removed or replaced while running; it was rewritten{copy}")
+            ending = self._put_new(stranger_at(self.path) if size_of(self.path) else "")
+            self.notes.append(f"{self.path} was removed or replaced while running; it was rewritten{ending}")
             self._open()
 
     @contextlib.contextmanager
@@ -317,11 +317,11 @@ class Database:
 
         Return the end of a message that names the quarantined file, or "".
         """
-        copy = f"; the previous file is now {quarantine(self.path, why, self._now()).name}" if why else ""
+        ending = f"; the previous file is now {quarantine(self.path, why, self._now()).name}" if why else ""
         remove_parts(self.path, ("-wal", "-shm"))
         os.replace(self._new, self.path)
         self._acquire()
-        return copy
+        return ending
 
     def _finish_replacing(self) -> None:
         """Move the new file to the path if a process was killed just before that.
