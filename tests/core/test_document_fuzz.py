@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.document import DOCUMENT_REASONS, MAX_EVENTS, MAX_REJECTED, DocumentError, parse_document
+from exporter.core.document import DOCUMENT_REASONS, MAX_EVENTS, MAX_REJECTED, Document, DocumentError, parse_document
 from exporter.core.strict_json import encodable
 from tests.support.core_documents import NOT_BEFORE, body, event, one, outcome, parsed, started
 
@@ -113,15 +114,19 @@ def filled(item: bytes) -> bytes:
     ids=["objects", "numbers", "one-id", "surrogates", "nested", "many-ids", "deep", "digits", "keys"],
 )
 def test_parsing_time_of_hostile_bodies_is_bounded(raw: bytes) -> None:
-    """At most fifty times the time to parse plain JSON of the same length."""
-    began = time.process_time()
-    json.loads(filled(b"{}"))
-    bare = time.process_time() - began
-    try:
-        found = parse_document(raw)
-    except DocumentError:
-        found = None
-    assert time.process_time() - began - bare < 50 * bare
+    """At most fifty times the CPU time to parse plain JSON of the same length, in the best of three runs."""
+    found: Document | None = None
+
+    def ratio() -> float:
+        nonlocal found
+        began = time.process_time()
+        json.loads(filled(b"{}"))
+        plain = time.process_time()
+        with contextlib.suppress(DocumentError):
+            found = parse_document(raw)
+        return (time.process_time() - plain) / (plain - began)
+
+    assert min(ratio() for _ in range(3)) < 50
     if found is not None:
         assert len(found.events) <= MAX_EVENTS
         assert len(found.rejected) <= MAX_REJECTED
