@@ -272,10 +272,10 @@ def test_haproxy_takes_a_server_out_before_its_reboot_and_back_after_it(shop: Sh
 
     shop.other_azure.close()
     shop.other.wait_for(lambda: shop.other.metric("up") == 0)
-    failed = balancer.server("web-2")["chkfail"]
+    taken_out = balancer.server("web-2")["chkdown"]
     customers.wait_for("web-2", 20)
-    assert balancer.is_up("web-2")
-    assert balancer.server("web-2")["chkfail"] == failed
+    assert shop.other.get(GATE).status_code == 200
+    assert (balancer.is_out("web-2"), balancer.server("web-2")["chkdown"]) == (False, taken_out)
     assert set(customers.served) == {"web-1", "web-2"}
 
 

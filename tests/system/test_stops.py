@@ -111,7 +111,7 @@ def test_simulate_ends_with_0(stop: str) -> None:
 def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
     """It ends the same way while it waits for a file."""
     tail = Stoppable(stop, "tail", "--follow", "--outbox", str(tmp_path / "missing.db"))
-    tail.until(r"missing\.db is")
+    tail.until(r"missing\.db does not exist")
     assert tail.stopped() == 0, tail.lines
     assert tail.lines[-1] == "0 records"
 
