@@ -128,8 +128,8 @@ class VmSeries:
         self.put(f"event_resources{{{seen}}}", start, over, resources)
         self.put(f"event_not_before_timestamp_seconds{{{seen}}}", start, begins, 60.0 * (start + notice))
         self.put(f"event_started_timestamp_seconds{{{seen}}}", begins, over, 60.0 * begins)
-        who = "other" if begins < start + notice else "not_before"
-        self.put(f'event_started_by{{{seen},started_by="{who}"}}', begins, over, 1)
+        starter = "other" if begins < start + notice else "not_before"
+        self.put(f'event_started_by{{{seen},started_by="{starter}"}}', begins, over, 1)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield each series with its values in promtool's format."""

@@ -48,7 +48,7 @@ SETTLE: Final = 20.0
 
 FEW: Final = 300
 """VMs of the fleet of a scenario about few VMs."""
-_ROOM: Final = {"GOGC": "400"}
+_GC_ENVIRONMENT: Final = {"GOGC": "400"}
 """Less frequent garbage collection: a fleet takes about 100 MB."""
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -125,7 +125,7 @@ def changes(scenario: Scenario, size: int, by: Engine) -> list[Change]:
                     expr = f'label_replace({asked}, "edge", "{word}", "", "")'
                     file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
         command = [str(by.promtool), "test", "rules", str(path)]
-        done = subprocess.run(command, env=os.environ | _ROOM, text=True, capture_output=True, check=False)
+        done = subprocess.run(command, env=os.environ | _GC_ENVIRONMENT, text=True, capture_output=True, check=False)
     output = done.stdout + done.stderr
     if not re.search(r"^  SUCCESS|^    expr: ", output, flags=re.M) or re.search(r"\berr(or)?:", output):
         raise RuntimeError(output.strip()[:2000])

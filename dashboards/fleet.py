@@ -18,6 +18,7 @@ from dashboards.panel import (
     COUNTDOWN_CELLS,
     COUNTDOWN_STEPS,
     COUNTDOWN_WORDS,
+    DATA_STATES,
     EVENT_WORDS,
     GOOD,
     MODE_WORDS,
@@ -27,7 +28,6 @@ from dashboards.panel import (
     PURPLE,
     SEEN_WORDS,
     SEVERITY_WORDS,
-    SIGHT_WORDS,
     SOON,
     STATUS_WORDS,
     UNKNOWN,
@@ -94,7 +94,7 @@ NEXT: Final = figure(
 UNWATCHED: Final = figure(
     title="Stale or down",
     description="Number of VMs without current data: the exporter is down, or the metadata service does not answer it.",
-    queries=[query(ask.in_sight("[23]"), "unwatched")],
+    queries=[query(ask.with_data_state("[23]"), "unwatched")],
     no_value=NO_RULES,
     steps=ALARMING,
     decimals=0,
@@ -290,7 +290,7 @@ UNSEEN: Final = table(
     columns=[
         Column("vm_name", "VM", link=SHOW_VM, width=150),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
-        Column("Value #A", "Data", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
+        Column("Value #A", "Data", mappings=(DATA_STATES,), cell="color-text", width=115),
         Column("Value #B", "Last successful poll", "s", width=160),
         Column("instance", "Instance"),
         Column("job", "Job"),
@@ -369,7 +369,7 @@ OVER_TIME: Final = curves(
     colours={"unknown": UNKNOWN},
     queries=[
         query(f"sum by (event_type, event_status) ({ask.FLEET_EVENTS_COUNTED})", "{{event_type}} {{event_status}}"),
-        query(ask.in_sight("[1-3]"), "unknown"),
+        query(ask.with_data_state("[1-3]"), "unknown"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,

@@ -8,7 +8,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards.queries import BLIND, CALM, FAR, SCHEDULED, STARTED, WARMING
+from dashboards.queries import FAR, NONE, SCHEDULED, STALE, STARTED, WARMING
 
 GOOD, SOON, BAD, UNKNOWN, NEUTRAL = "green", "orange", "red", "purple", "blue"
 """One colour, one meaning, in every panel: purple is "unknown", never "nothing scheduled"."""
@@ -74,13 +74,13 @@ def word_for_nothing(text: str) -> model.SpecialValueMap:
 
 STATE_WORDS: Final = words_for(
     {
-        CALM: ("Nothing scheduled", GOOD),
+        NONE: ("Nothing scheduled", GOOD),
         SCHEDULED: ("Scheduled", SOON),
         STARTED: ("Started", BAD),
         WARMING: ("Not known yet", NEUTRAL),
-        BLIND + CALM: ("Unknown", UNKNOWN),
-        BLIND + SCHEDULED: ("Unknown; last: scheduled", UNKNOWN),
-        BLIND + STARTED: ("Unknown; last: started", UNKNOWN),
+        STALE + NONE: ("Unknown", UNKNOWN),
+        STALE + SCHEDULED: ("Unknown; last: scheduled", UNKNOWN),
+        STALE + STARTED: ("Unknown; last: started", UNKNOWN),
     }
 )
 COUNTDOWN_WORDS: Final = (
@@ -104,7 +104,7 @@ EVENT_WORDS: Final = words_for(
     }
 )
 STATUS_WORDS: Final = words_for({"Scheduled": ("Scheduled", SOON), "Started": ("Started", BAD)})
-SIGHT_WORDS: Final = words_for(
+DATA_STATES: Final = words_for(
     {0: ("current", GOOD), 1: ("not known yet", NEUTRAL), 2: ("stale", UNKNOWN), 3: ("down", BAD)}
 )
 MODE_WORDS: Final = words_for({"enforce": ("enforce", NEUTRAL)})

@@ -35,8 +35,8 @@ FLEET_SELECTOR: Final = ", ".join([_JOB, *(f'{label}=~"${variable}"' for variabl
 FLEET_GROUP: Final = f"instance:azure_scheduled_events_vm_info:group{{{FLEET_SELECTOR}}}"
 """The selected VMs, each with the value 1 and the labels that select it."""
 
-CALM, SCHEDULED, STARTED, WARMING, BLIND = 0, 1, 2, 10, 20
-"""The states of a VM; BLIND is added to the last known state if the data is stale."""
+NONE, SCHEDULED, STARTED, WARMING, STALE = 0, 1, 2, 10, 20
+"""The states of a VM; STALE is added to the last known state if the data is stale."""
 
 OWN_LABELS: Final = "attributed, decision, event_type, kind, reason, rule"
 """The labels of the counters that have no series before they count. All other labels are those of the target."""
@@ -105,11 +105,11 @@ VM_KNOWN: Final = (
     f"  {SCHEDULED} * clamp_max({metric('events', IS_NOT_STARTED)}, 1)\n"
     ")"
 )
-"""CALM, SCHEDULED, or STARTED, as last known."""
+"""NONE, SCHEDULED, or STARTED, as last known."""
 
 _LAST_GOOD: Final = metric("last_successful_poll_timestamp_seconds")
 
-VM_IS_BLIND: Final = (
+VM_IS_STALE: Final = (
     f"({metric('up')} == 0 and on (job, instance) {metric('last_poll_timestamp_seconds')}\n"
     f"or timestamp({_LAST_GOOD}) - {_LAST_GOOD} > 30 + 10 * {metric('poll_interval_seconds')})"
 )
@@ -126,7 +126,7 @@ VM_IS_WARMING: Final = (
 )
 
 VM_STATE: Final = first_of(
-    f"(({BLIND} + {VM_KNOWN}) and on (job, instance) {VM_IS_BLIND})",
+    f"(({STALE} + {VM_KNOWN}) and on (job, instance) {VM_IS_STALE})",
     f"({VM_KNOWN} > 0)",
     f"max by (job, instance) (0 * {VM_IS_WARMING} + {WARMING})",
     VM_KNOWN,
@@ -135,7 +135,7 @@ VM_STATE: Final = first_of(
 VM_COUNTDOWN: Final = first_of(
     f"(min by (job, instance) ({metric('event_not_before_timestamp_seconds')}) - time())",
     f"(-{3 * FAR} + 0 * ({VM_KNOWN} == {STARTED}))",
-    f"(-{FAR} + 0 * ({VM_KNOWN} and on (job, instance) {VM_IS_BLIND}))",
+    f"(-{FAR} + 0 * ({VM_KNOWN} and on (job, instance) {VM_IS_STALE}))",
     f"max by (job, instance) (0 * {VM_IS_WARMING} - {2 * FAR})",
     f"({FAR} + 0 * {VM_KNOWN})",
 )
@@ -169,17 +169,17 @@ VM_EVENT_LANES: Final = (
 
 _BLANK: Final = {"event_status": "–", "event_source": "–", "event_id": "–"}
 
-_NO_EVENT: Final = f"({VM_KNOWN} == {CALM})"
+_NO_EVENT: Final = f"({VM_KNOWN} == {NONE})"
 
 VM_SILENT_ROWS: Final = "\nor\n".join(
     worded(f"({when})", event_type=word, **_BLANK)
     for word, when in (
-        ("nothing scheduled", f"{_NO_EVENT} unless on (job, instance) ({VM_IS_BLIND} or {VM_IS_WARMING})"),
+        ("nothing scheduled", f"{_NO_EVENT} unless on (job, instance) ({VM_IS_STALE} or {VM_IS_WARMING})"),
         (
             "not known yet",
-            f"{_NO_EVENT} and on (job, instance) {VM_IS_WARMING} unless on (job, instance) {VM_IS_BLIND}",
+            f"{_NO_EVENT} and on (job, instance) {VM_IS_WARMING} unless on (job, instance) {VM_IS_STALE}",
         ),
-        ("unknown", f"{VM_KNOWN} and on (job, instance) {VM_IS_BLIND}"),
+        ("unknown", f"{VM_KNOWN} and on (job, instance) {VM_IS_STALE}"),
     )
 )
 """A row if there is no event, or if the events shown may be outdated."""
@@ -255,7 +255,7 @@ def vms(expression: str) -> str:
     return f"count(count by (job, instance) ({expression}))\nor\n0 * {FLEET_NONE_SEEN}"
 
 
-def in_sight(states: str) -> str:
+def with_data_state(states: str) -> str:
     """Return the number of exporters in one of these data states; 0 only if there is an exporter."""
     return f"{fleet_sights(states)}\nor\n0 * {FLEET_ALL}"
 
