@@ -9,7 +9,7 @@ the hash of the password.
 
 If the agent requires a password or client certificate that is missing or rejected, it counts as healthy, because it
 responds; whether it polls is unknown. With `--ready` and rejected credentials, it is not ready: a wrong password stops
-a rollout but restarts nothing.
+a rollout but restarts nothing. With `--ready` and no `--credentials`, an agent that requires some counts as ready.
 """
 
 from __future__ import annotations

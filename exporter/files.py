@@ -314,7 +314,7 @@ class RotatingFile:
         if (exposed := make_private(self.path)) and sys.platform != "win32":
             raise OSError(exposed)
         if self.path.is_symlink():  # for systems without O_NOFOLLOW, and for the message
-            raise OSError(f"{self.path}: is a link; replace it with a regular file")
+            raise OSError(f"{self.path}: a link, which is not followed; replace it with a regular file")
         descriptor = os.open(self.path, _FLAGS)
         try:
             status = os.fstat(descriptor)

@@ -212,7 +212,8 @@ def test_probe_warns_root_about_an_outbox_of_another_user(tmp_path: Path) -> Non
     given(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA quick_check").fetchone() == ("ok",)
-    code, output = run("check", "--probe", f"--outbox.path={path}", "--source.url=http://127.0.0.1:9")
+    listen = "--web.listen-address=127.0.0.1:0"
+    code, output = run("check", "--probe", f"--outbox.path={path}", "--source.url=http://127.0.0.1:9", listen)
     assert code == 1, "nothing listens there"
     assert f"warn outbox {path} belongs to user {STRANGER} (tested as root)" in " ".join(output.split())
     assert output.count("warn ") == 1

@@ -277,7 +277,7 @@ class Delivery:
         return 0.0
 
     def _wait_for_another(self, now: float) -> float:
-        """Postpone the rejected record: no other record waits to be tried. A new record is tried at once."""
+        """Postpone the rejected record until its back-off ends or another record arrives, since no other one waits."""
         assert self._rejected is not None, "set before `NextSend.ANOTHER`"  # noqa: S101  # a bug in this class
         queued, failure = self._rejected
         self._suspects.postpone(queued.seq, now + self._back_off(failure))

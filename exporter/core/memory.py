@@ -110,7 +110,7 @@ def _sent(
 
 
 def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
-    """Return the Started ids without the oldest, which come first, if 30 days don't fit (`memory_full` holds then)."""
+    """Return the Started ids with `gone`, without the oldest (first) ones if 30 days don't fit (`memory_full`)."""
     if not gone:
         return before
     again = set(gone)

@@ -236,7 +236,8 @@ class RecordFactory(Struct, frozen=True):
             tracked = state.tracked[rejection.key]
             # Other fields matter only to some rules; the decision's record shows that.
             held = ", so it cannot be approved" if tracked.event.faulty else ""
-            message = f"Event {tracked.event.event_id} has unreadable or unknown fields{held}: {rejection.fault}"
+            named = f"Event {tracked.event.event_id} has missing, invalid, repeated, or unknown values{held}"
+            message = f"{named}: {rejection.fault}"
             return self.about_event(state, tracked, RecordKind.EVENT_REJECTED, "WARN", message, data)
         message = f"An element of the document cannot be tracked: {rejection.fault}"
         data["event"] = encodable(rejection.raw)
@@ -316,7 +317,7 @@ def event_summary(
 
 
 def severity(transition: Transition) -> str:
-    """Return WARN if the VM is restarted, moved, or deleted, or the end was not observed; INFO otherwise."""
+    """Return WARN for what interrupts the VM, is unexpected, or whose end was not observed, otherwise INFO."""
     if transition.kind is TransitionKind.ENDED:
         return "INFO" if NOT_THIS_VM in transition.unseen else "WARN"
     if transition.kind in (TransitionKind.COMPLETED, TransitionKind.CANCELED):

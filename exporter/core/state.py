@@ -357,7 +357,7 @@ class State(Stored, frozen=True):
     sent: Mapping[str, Approval] = EMPTY
     """Approvals of dropped ids: for 30 days none is sent twice."""
     started_ids: Mapping[str, Time] = EMPTY
-    """Dropped ids that were seen Started, with the time at which they were dropped."""
+    """Ids seen Started, kept after their events: with the time of the drop, or of the last evidence after a restart."""
     evictions: int = 0
     numbers: Mapping[str, int] = EMPTY
     rejected: frozenset[str] = frozenset()

@@ -38,7 +38,7 @@ _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}
 _PRECISE: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{1,9}Z")
 _STARTED: Final[Mapping[str, str]] = {
     StartedBy.THIS_VM: "approved by this VM",
-    StartedBy.OTHER: "approved by another approver, before NotBefore",
+    StartedBy.OTHER: "before NotBefore, without an approval by this VM",
     StartedBy.NOT_BEFORE: "NotBefore passed",
 }
 _SEEN_BEFORE: Final[Mapping[str, str]] = {
@@ -331,7 +331,7 @@ def starter_text(started_by: str | None, rule: str = "") -> str:
         case StartedBy.THIS_VM:
             return f"this VM (rule {rule})" if rule else "this VM"
         case StartedBy.OTHER:
-            return "another approver, before NotBefore"
+            return "not by this VM, before NotBefore"
         case StartedBy.NOT_BEFORE:
             return "none: NotBefore passed"
         case _:

@@ -187,7 +187,7 @@ def protect_file(path: str | Path, entries: Sequence[Entry] = ()) -> None:
 
 
 def protect_folder(path: str | Path, entries: Sequence[Entry]) -> None:
-    """Set a protected list on the folder: SYSTEM, Administrators, and `entries`, but not the user of this process.
+    """Set a protected list on the folder: SYSTEM, Administrators, and `entries`; this process only if listed there.
 
     New and existing contents inherit the list, except those with their own protected list. Raises OSError.
     """

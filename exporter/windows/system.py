@@ -214,7 +214,7 @@ def watch(stop: Callable[[], None]) -> Callable[[], None]:
         handle = event_handler(stop)
         win32api.SetConsoleCtrlHandler(handle, True)
         return lambda: win32api.SetConsoleCtrlHandler(handle, False)
-    raise NotImplementedError("only on Windows")
+    raise NotImplementedError("console events exist only on Windows")
 
 
 def event_handler(stop: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> Callable[[int], bool]:

@@ -230,7 +230,7 @@ def test_rejection_names_the_event_as_azure_does() -> None:
     """With the EventId as received, in its own case."""
     step = Watcher.fresh().step(event(EventId="AbC-1", Resources=5))
     record = WRITER.rejection(step.state, step.rejections[0])[1]
-    assert record.data["message"].startswith("Event AbC-1 has unreadable or unknown fields")
+    assert record.data["message"].startswith("Event AbC-1 has missing, invalid, repeated, or unknown values")
 
 
 @pytest.mark.parametrize(

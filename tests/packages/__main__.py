@@ -274,11 +274,12 @@ def _try_deb(root: Root, deb: Packages, work: Path) -> None:
 
 
 def _edit(root: Root) -> None:
-    """Change the settings as an operator does: in a line of the shipped file."""
+    """Change the settings as an operator does: uncomment a section of the shipped file, and a line of it."""
     config = root.path(CONFIG)
-    text = config.read_text(encoding="utf-8")
-    assert "# poll_interval" in text
-    config.write_text(re.sub(r"# poll_interval.*", EDIT, text), encoding="utf-8")
+    text, sections = re.subn(r"# \[source\]", "[source]", config.read_text(encoding="utf-8"))
+    text, lines = re.subn(r"# poll_interval.*", EDIT, text)
+    assert (sections, lines) == (1, 1)
+    config.write_text(text, encoding="utf-8")
 
 
 def _report_event(root: Root, web: int, source: int, destination: int) -> None:

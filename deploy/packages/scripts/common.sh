@@ -48,10 +48,10 @@ EOF
     exec "$program" check
 )
 
-# Whether the configuration is valid. If it uses systemd credentials, which do not exist yet, the check is left to the
-# agent, which validates the settings when it starts.
+# Whether the configuration is valid. If a line that is no comment uses systemd credentials, which do not exist yet, the
+# check is left to the agent, which validates the settings when it starts.
 is_valid() { # is_valid started|restarted
-    if grep -qs /run/credentials/ "$settings/config.toml" "$settings/environment"; then
+    if grep -qs '^[^#]*/run/credentials/' "$settings/config.toml" "$settings/environment"; then
         return 0
     fi
     if said=$(check 2>&1); then

@@ -159,8 +159,12 @@ def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ..
     if agent.value("source", "up") is True:
         first = ok(TOPIC, f"{running}; it reads the metadata service")
     else:
-        why = failure(reason) if reason else "not polled yet"
-        first = warn(TOPIC, f"{running}; it cannot read the metadata service: {why}")
+        why = (
+            f"cannot read the metadata service: {failure(reason)}"
+            if reason
+            else "has not polled the metadata service yet"
+        )
+        first = warn(TOPIC, f"{running}; it {why}")
     differences = "; ".join(_differences(agent, settings))
     restart = f"the running agent has {differences}: restart it to apply these settings"
     return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(agent, settings))

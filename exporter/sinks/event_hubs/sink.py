@@ -205,7 +205,7 @@ class EventHubsDestination:
         try:
             return thread.run(work, patience + _GRACE)
         except LoopInterrupted as error:
-            raise Retryable("closed" if self._closed else "other", "the send was interrupted") from error
+            raise Retryable("closed" if self._closed else "other", "the call was interrupted") from error
         except Stuck as error:
             with self._lock:
                 self._thread = None if self._thread is thread else self._thread

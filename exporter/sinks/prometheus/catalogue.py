@@ -126,7 +126,7 @@ FAMILIES: Final = (
         tuple(f"vm_{field}" if field in ("name", "id", "size") else field for field in VM_FIELDS),
     ),
     # the current events of this VM
-    _gauge("events", "Events in the document that affect this VM.", "event_type", "event_status"),
+    _gauge("events", "Events in the document known to name this VM.", "event_type", "event_status"),
     _gauge(
         "event_info",
         "1 for each event that affects this VM.",
@@ -141,15 +141,13 @@ FAMILIES: Final = (
         "Earliest time at which Azure starts the event; absent once it has started.",
         "event_id",
     ),
-    _gauge(
-        "event_advertised_duration_seconds", "Interruption that Azure expects; absent if Azure gives none.", "event_id"
-    ),
+    _gauge("event_advertised_duration_seconds", "Interruption that Azure announced; absent if unknown.", "event_id"),
     _gauge("event_first_seen_timestamp_seconds", "Time when the agent first saw the event.", "event_id"),
     _gauge("event_started_timestamp_seconds", "Time when the event was first seen Started.", "event_id"),
     _gauge(
         "event_started_by",
-        "1 for what started the event, while it is Started: this_vm (its approval), other (another "
-        "approver), not_before (it passed), or unknown.",
+        "1 for what started the event, while it is Started: this_vm (its approval), other "
+        "(before NotBefore), not_before (it passed), or unknown.",
         "event_id",
         "started_by",
     ),
@@ -221,7 +219,7 @@ FAMILIES: Final = (
     _counter("approvals_outdated_total", "Approved events that changed so that the rules would now hold them."),
     _counter(
         "approvals_postponed_total",
-        "Approvals canceled at the last check before sending: document too old, new hold, or stop.",
+        "Due approvals not sent: document too old, new hold, no connection, or stop.",
     ),
     _gauge(
         "approval_held",
