@@ -70,7 +70,10 @@ def run_agent(
             try:
                 app.start()
             except (OSError, Failure) as error:
-                log.error("agent.not_started", error=str(error))
+                text = str(error)
+                if isinstance(error, OSError) and error.strerror and error.filename is None:
+                    text = error.strerror  # without "[Errno 98] " before the sentence
+                log.error("agent.not_started", error=text)
                 return FAILED
             started()
             return app.run()
