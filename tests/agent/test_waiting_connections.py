@@ -72,7 +72,7 @@ def changes() -> dict[str, Callable[[AgentEnvironment, Path], None]]:
         "type-unreadable": shows(6, event(EventType=None)),
         "another-source": shows(6, event(EventSource="Platform")),
         "gone": shows(6),
-        "number-went-down": shows(3, given),
+        "incarnation-decreased": shows(3, given),
         "another-started": shows(6, given, started(event(FREEZE, "Freeze", "web-2"))),
         "twin": shows(6, given, given),
         "identity-conflict": is_another_vm,
