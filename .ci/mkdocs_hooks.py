@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: pages from other directories, and links.
+"""Hooks of the documentation site: pages from other directories, links, and line breaks in code.
 
 Pages are written for the repository: their links are relative paths there. On the site, a link to a page leads to the
 page, and a link to any other file leads to the repository. A built page that would load something from another server
@@ -33,6 +33,10 @@ PICTURES: Final = ("dashboards/vm.png", "dashboards/fleet.png")
 
 FENCE: Final = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
+CODE: Final = re.compile(r"(?<!</span>)<code>([^<]+)</code>")
+SEPARATOR: Final = re.compile(r"(?<=\w)[-._/\\=](?=[\w.{])|,")
+NAME: Final = 20
+"""Names of at most this many characters don't break."""
 LOADED: Final = re.compile(
     r"<(?:script|img|iframe)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\s>]*"
     r"|<link\b[^>]*rel=[\"']?(?:stylesheet|preconnect|preload|icon)[\"']?[^>]*href=[\"']?(?:https?:)?//[^\s>]*"
@@ -60,12 +64,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     return "".join(parts)
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """Let code within text break after spaces, and long names after separators; `site.css` prevents other breaks."""
+    return CODE.sub(_breakable, output)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Raise PluginError if a page would load something from another server."""
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         match = LOADED.search(path.read_text(encoding="utf-8"))
         if match:
             raise PluginError(f"{path.name} loads from elsewhere: {match[0]}")
+
+
+def _breakable(code: re.Match[str]) -> str:
+    words = [SEPARATOR.sub(r"\g<0><wbr>", word) if len(word) > NAME else word for word in code[1].split(" ")]
+    return f"<code>{' <wbr>'.join(words)}</code>"
 
 
 def _target(target: str, source: str, page: str, config: MkDocsConfig) -> str:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,6 +123,18 @@ def test_every_block_has_a_language() -> None:
     assert unknown == []
     indented = [name_of(page) for page in PAGES if re.search(r"\n\n    (?![-*`|0-9])\S", prose(page))]
     assert indented == []
+
+
+def test_every_block_fits_the_page() -> None:
+    """A block of the site has no scroll bar in a window of 1,200 px; a shell block fits a terminal too."""
+    wide = [
+        str(block)
+        for page in PAGES
+        for block in blocks(page)
+        for line in textwrap.dedent(block.text).splitlines()
+        if len(line) > (90 if block.language in SHELLS else 115)
+    ]
+    assert wide == []
 
 
 @pytest.mark.parametrize("block", all_blocks(*SHELLS), ids=str)
