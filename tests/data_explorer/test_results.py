@@ -84,7 +84,7 @@ def test_an_event_is_one_summary_for_any_number_of_vms(database: Database) -> No
 def test_an_event_is_joined_in_any_case_of_its_id(database: Database) -> None:
     """web-0 read it in upper case and approved it; web-1, in lower case, can't know the approver: it was this fleet."""
     row = of(ask(database, "Summaries"), scenario.APPROVED)
-    assert shown(row, "ReportingVms", "StartedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freezes"]
+    assert shown(row, "ReportingVms", "StartedBy", "ApproverVm", "Rule") == [2, "this_vm", "web-0", "short-freeze"]
     assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
 
 
@@ -179,7 +179,7 @@ def test_approvals_show_what_started_each_event(database: Database) -> None:
     assert shown(row, "StartedBy", "ApproverVm", "Rule", "SecondsEarlier") == [
         "this_vm",
         "web-0",
-        "short-freezes",
+        "short-freeze",
         600.0,
     ]
     assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]

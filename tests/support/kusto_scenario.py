@@ -177,7 +177,7 @@ def _record(fleet: dict[str, Member]) -> None:
     web_0.sees(at(5, "12:00:00"), freeze)
     web_1.sees(at(5, "12:00:00"), lower)
     web_1.decides(at(5, "12:00:00"), APPROVED)
-    web_0.approves(at(5, "12:05:00"), APPROVED, "short-freezes")
+    web_0.approves(at(5, "12:05:00"), APPROVED, "short-freeze")
     web_0.sees(at(5, "12:06:00"), as_started(freeze))
     web_1.sees(at(5, "12:06:00"), as_started(lower))
     web_0.stands_still(at(5, "12:06:30"), APPROVED, 5.0)
