@@ -235,8 +235,8 @@ def probe_hold_file(settings: Settings, _: ProbeEnvironment) -> Report:
         sentence = f"{path} exists: every event is held until it is removed"
     else:
         sentence = (
-            f"{path} cannot be checked, so every event is held: create its directory if it is missing, let the agent's "
-            f"user search it, or use another path, for example {hold_place()}"
+            f"{path} cannot be checked, so every event is held: create its directory if it is missing, and let the "
+            "agent's user search it"
         )
     return Report((warn("hold_file", sentence),))
 
