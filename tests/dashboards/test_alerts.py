@@ -95,6 +95,24 @@ def test_runbook_sections_match_the_alerts() -> None:
     assert sorted(re.findall(r"\(#(\w+)\)", index)) == sorted(name.lower() for name in alerts)
 
 
+def test_runbook_lists_the_alerts_by_severity() -> None:
+    """The runbook names the critical and the info alerts; all others are warnings."""
+    text = (ALERTS / "RUNBOOK.md").read_text(encoding="utf-8")
+    listed = {
+        found[1]: set(re.findall(r"\b[A-Z]\w+", found[2]))
+        for found in re.finditer(r"^- `(critical|info)`: [^.]+\.\s+([^.]+)\.", text, re.M)
+    }
+    severities = {"critical", "info"}
+    assert listed == {
+        severity: {
+            rule["alert"].removeprefix("AzureScheduledEvents")
+            for rule in ALERT_RULES
+            if rule["labels"]["severity"] == severity
+        }
+        for severity in severities
+    }
+
+
 def test_every_metric_named_in_alerts_exists() -> None:
     """Rules, cases, and runbook name only metrics of the catalogue and recorded series."""
     for path in [ALERTS / "rules.yml", ALERTS / "RUNBOOK.md", *CASES]:
