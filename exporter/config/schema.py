@@ -236,7 +236,7 @@ class OutboxSettings:
     max_bytes: int = option(
         kinds.Size(1 << 20, 1 << 40),
         100 << 20,
-        "Maximum size of that file. When it is full, the oldest undelivered record is dropped.",
+        "Maximum size of that file. When it is full, old records are dropped, delivered ones first.",
     )
 
 

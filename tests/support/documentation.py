@@ -207,7 +207,7 @@ def settings_table() -> str:
         lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
         if setting.name == "approval.hold_file":
             lines.append(
-                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
+                "| `approval.rules` | two rules | file only | file only | Tried in order: the first rule that matches decides. |"
             )
     return "\n".join(lines) + "\n"
 

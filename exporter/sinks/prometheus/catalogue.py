@@ -239,7 +239,7 @@ FAMILIES: Final = (
         "destination",
     ),
     _gauge("outbox_bytes", "Size of the outbox on disk."),
-    _gauge("outbox_capacity_bytes", "Size at which the outbox drops its oldest undelivered records."),
+    _gauge("outbox_capacity_bytes", "Size at which the outbox drops old records, delivered ones first."),
     _gauge(
         "outbox_writable", "1 if the last write succeeded, else 0: nothing is approved, and records wait in memory."
     ),
