@@ -216,7 +216,7 @@ CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
     ("docs/installation.md", "It starts in `dry-run` mode and sends no approvals.", by_default),
     (
         "docs/approvals.md",
-        "all other freezes, reboots, and redeployments, after the VM's software has created a [ready file]",
+        "other freezes, reboots, and redeployments, once the VM's software created a [ready file]",
         lambda: others_wait(*PACKAGES),
     ),
     (
