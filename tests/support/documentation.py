@@ -206,9 +206,8 @@ def settings_table() -> str:
         meaning = setting.help.replace("|", "\\|")
         lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
         if setting.name == "approval.hold_file":
-            lines.append(
-                "| `approval.rules` | two rules | file only | file only | Tried in order: the first rule that matches decides. |"
-            )
+            meaning = "Tried in order: the first rule that matches decides."
+            lines.append(f"| `approval.rules` | two rules | file only | file only | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
