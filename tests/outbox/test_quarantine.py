@@ -48,13 +48,13 @@ def test_each_copy_has_a_unique_name(tmp_path: Path) -> None:
     assert names(tmp_path) == {f"{ASIDE}-wal", *(f"{ASIDE}-2{suffix}" for suffix in PARTS)}
 
 
-@pytest.mark.parametrize("beside", [(), ("",)], ids=["no database", "an empty one"])
-def test_journal_without_a_database_is_quarantined(tmp_path: Path, beside: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("others", [(), ("",)], ids=["no database", "an empty one"])
+def test_journal_without_a_database_is_quarantined(tmp_path: Path, others: tuple[str, ...]) -> None:
     """SQLite would delete it, with its committed content."""
     outbox = opened(tmp_path / "before" / "o.db")
     outbox.commit(STATE, [a_record(1)])
     shutil.copy(tmp_path / "before" / "o.db-wal", tmp_path / "o.db-wal")
-    for suffix in beside:
+    for suffix in others:
         (tmp_path / f"o.db{suffix}").touch()
     outbox.close()
     content = (tmp_path / "o.db-wal").read_bytes()
