@@ -262,6 +262,18 @@ def test_the_service_starts_only_with_valid_settings(
     assert f"then run: systemctl restart {NAME}" in said
 
 
+def test_wrong_value_in_the_shipped_settings_is_reported(tmp_path: Path) -> None:
+    """The comments of the shipped file name /run/credentials/; that doesn't skip the check."""
+    (settings := tmp_path / "settings").mkdir()
+    text, count = re.subn(
+        r'^mode = "dry-run"', 'mode = "always"', CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert (count, "/run/credentials/" in text) == (1, True)
+    (settings / "config.toml").write_text(text, encoding="utf-8")
+    code, printed = valid(settings, tmp_path)
+    assert (code, "[approval] mode: expected one of" in printed) == (1, True), printed
+
+
 @pytest.mark.parametrize(("recorded", "readable"), [("", False), ("daemon no-such-group", True)])
 def test_a_file_readable_for_the_units_group_is_accepted(recorded: str, readable: bool) -> None:
     """A key that is readable for a group of the unit's drop-in doesn't keep the service from starting."""
