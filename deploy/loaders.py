@@ -23,6 +23,9 @@ NAME: Final = "azure-scheduled-events-exporter"
 SEVERITIES: Final = {"critical": 0, "warning": 2, "info": 3}
 """Azure Monitor's number for the label `severity` (0 critical, 1 error, 2 warning, 3 informational, 4 verbose)."""
 
+GRAFANA: Final = "https://grafana.example"
+"""The address in the links of `rules.yml` that users replace by that of their Grafana."""
+
 DEFAULT_INTERVAL: Final = "1m"
 """Interval of a group without one: the default of Prometheus and Azure, and the shortest that Azure accepts."""
 TIME_TO_RESOLVE: Final = "PT5M"
@@ -30,6 +33,9 @@ TIME_TO_RESOLVE: Final = "PT5M"
 
 _UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 _PART: Final = re.compile(r"(\d+)([wdhms])")
+_QUERIES: Final = re.compile(r"\{\{- /\* queries \*/ -\}\}.*\{\{- /\* end of queries \*/ -\}\}\s*", re.DOTALL)
+"""The part of a text that queries Prometheus: names of VMs and times. Azure evaluates no queries in texts, and limits
+their length."""
 _SCHEMA: Final = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 _PARAMETERS: Final = {
     "azureMonitorWorkspaceResourceId": {
@@ -57,6 +63,11 @@ _PARAMETERS: Final = {
         "type": "array",
         "defaultValue": [],
         "metadata": {"description": "Resource ids of the action groups that every alert notifies."},
+    },
+    "grafanaUrl": {
+        "type": "string",
+        "defaultValue": GRAFANA,
+        "metadata": {"description": "Address of the Grafana that has the dashboards, for the links of the alerts."},
     },
     "enabled": {
         "type": "bool",
@@ -155,10 +166,22 @@ def _azure_rule(rule: dict[str, Any]) -> dict[str, Any]:
         **waits,
         "severity": SEVERITIES[rule["labels"]["severity"]],
         "labels": rule["labels"],
-        "annotations": {name: _literal(text) for name, text in rule["annotations"].items()},
+        "annotations": {name: _annotation(text) for name, text in rule["annotations"].items()},
         "resolveConfiguration": {"autoResolved": True, "timeToResolve": TIME_TO_RESOLVE},
         "actions": "[variables('actions')]",
     }
+
+
+def _annotation(text: str) -> str:
+    """Return an annotation without queries; a link to Grafana as an ARM expression.
+
+    Raise ValueError for a quote in a link.
+    """
+    if not text.startswith(GRAFANA):
+        return _literal(_QUERIES.sub("", text))
+    if "'" in text:
+        raise ValueError(f"ARM would end the text at the quote: {text}")
+    return f"[concat(parameters('grafanaUrl'), '{text.removeprefix(GRAFANA)}')]"
 
 
 def _literal(text: str) -> str:

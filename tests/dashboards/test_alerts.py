@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from dashboards import VM_UID
+from exporter.metadata.errors import REASONS
+from exporter.sinks.prometheus.sink import DROP_REASONS
 from tests.support.dashboards_families import labels_of, metric_names
 from tests.support.peers import need
 
@@ -21,6 +25,8 @@ CASES: Final = sorted(ALERTS.glob("rules_test_*.yml"))
 RUNBOOK: Final = (
     "https://github.com/azure-scheduled-events-exporter/azure-scheduled-events-exporter/blob/main/alerts/RUNBOOK.md"
 )
+GRAFANA: Final = "https://grafana.example"
+"""The address in rules.yml that users replace by that of their Grafana."""
 SEVERITIES: Final = {"info", "warning", "critical"}
 VM_LABELS: Final = ("vm_name", "vmss_name", "subscription_id", "resource_group", "tag_owner", "tag_environment")
 """The labels by which an alert about one VM is routed, in the order of the rules."""
@@ -61,15 +67,20 @@ def test_the_rules_pass_their_promtool_cases(cases: str) -> None:
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
-@pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: str(rule["alert"]))
+@pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_an_alert_has_a_firing_and_a_silent_case(rule: dict[str, Any]) -> None:
-    """Each alert fires in one case and doesn't fire in another one."""
-    expected = [bool(case["exp_alerts"]) for case in _cases() if case["alertname"] == rule["alert"]]
+    """Each alert fires in one case and doesn't fire in another one; so does each severity of an alert with two."""
+    severity = rule["labels"]["severity"]
+    expected = [
+        severity in {alert["exp_labels"]["severity"] for alert in case["exp_alerts"]}
+        for case in _cases()
+        if case["alertname"] == rule["alert"]
+    ]
     assert True in expected
     assert False in expected
 
 
-@pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: str(rule["alert"]))
+@pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_an_alert_has_texts_and_a_runbook_section(rule: dict[str, Any]) -> None:
     """Severity, a summary of at most eight words, a description, and a runbook section: meaning, checks, and remedy."""
     name, annotations = rule["alert"], rule["annotations"]
@@ -83,13 +94,14 @@ def test_an_alert_has_texts_and_a_runbook_section(rule: dict[str, Any]) -> None:
                 assert len(alert["exp_annotations"]["summary"]) < 100
     assert annotations["description"].endswith(".")
     assert annotations["runbook_url"] == f"{RUNBOOK}#{name.lower()}"
+    assert annotations["dashboard_url"].startswith(f"{GRAFANA}/d/")
     meaning, checks, remedy = re.split(r"^\*\*(?:Check|Do):\*\* ", _sections()[name], flags=re.M)
     assert all(part.strip() for part in (meaning, checks, remedy))
 
 
 def test_runbook_sections_match_the_alerts() -> None:
     """Sections and alerts are the same, in the same order, and the index links to each section once."""
-    alerts = [rule["alert"] for rule in ALERT_RULES]
+    alerts = list(dict.fromkeys(rule["alert"] for rule in ALERT_RULES))
     assert list(_sections()) == alerts
     index = (ALERTS / "RUNBOOK.md").read_text(encoding="utf-8").split("\n## ")[1]
     assert sorted(re.findall(r"\(#(\w+)\)", index)) == sorted(name.lower() for name in alerts)
@@ -111,6 +123,33 @@ def test_runbook_lists_the_alerts_by_severity() -> None:
         }
         for severity in severities
     }
+
+
+def test_dashboard_links_select_the_vms_of_the_alert() -> None:
+    """Each link opens a dashboard that exists, and each parameter is one of its variables."""
+    boards = {}
+    for path in (ALERTS.parent / "dashboards").glob("*.json"):
+        board = json.loads(path.read_text(encoding="utf-8"))
+        boards[board["uid"]] = {variable["name"] for variable in board["templating"]["list"]}
+    for rule in ALERT_RULES:
+        uid, _, parameters = rule["annotations"]["dashboard_url"].removeprefix(f"{GRAFANA}/d/").partition("?")
+        names = set(re.findall(r"var-(\w+)=", parameters))
+        assert names <= boards[uid]
+        assert ("instance" in names) == (uid == VM_UID)
+
+
+def test_runbook_explains_every_reason_of_a_failed_request() -> None:
+    """Each `reason` of an alert about polls, approvals, or lost records is in a list by reason."""
+    polls, lost = (_sections()[f"AzureScheduledEvents{name}"] for name in ("SourceFailing", "DestinationDropping"))
+    assert {reason for reason in (*REASONS, "other") if f"`{reason}`" not in polls} == set()
+    assert {reason for reason in DROP_REASONS if reason != "other" and f"`{reason}`" not in lost} == set()
+
+
+def test_every_case_evaluates_the_groups_in_the_order_of_the_file() -> None:
+    """promtool evaluates unlisted groups in any order; alerts would read values of the previous evaluation."""
+    groups = [group["name"] for group in RULES["groups"]]
+    for path in CASES:
+        assert yaml.safe_load(path.read_text(encoding="utf-8"))["group_eval_order"] == groups, path.name
 
 
 def test_every_metric_named_in_alerts_exists() -> None:

@@ -132,7 +132,11 @@ FURTHER: Final[dict[str, dict[str, Any]]] = {
     "text": {"settingsText": '[log]\nlevel = "debug"\n'},
     "digest": {"image": {"digest": "sha256:" + "0" * 64}},
     "rules and dashboards": {
-        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {
+            "enabled": True,
+            "grafanaUrl": "https://grafana.example.com/",
+            "labels": {"release": "prometheus"},
+        },
         "dashboards": {
             "enabled": True,
             "labels": {"grafana_dashboard": "1"},

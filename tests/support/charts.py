@@ -51,7 +51,11 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "IPv6": {"web": {"host": "::"}},
     "operators": {
         "podMonitor": {"enabled": True, "namespace": "monitoring", "labels": {"release": "prometheus"}},
-        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {
+            "enabled": True,
+            "grafanaUrl": "https://graphs.example.com/",
+            "labels": {"release": "prometheus"},
+        },
         "dashboards": {
             "enabled": True,
             "annotations": {"grafana_folder": "Azure"},
