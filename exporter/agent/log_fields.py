@@ -1,11 +1,28 @@
-"""The common fields of log lines about an event: its type, its VM, and its `NotBefore`."""
+"""The fields of log lines about an event: those of every line, and those that tell what happened."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from exporter.core.record_factory import event_summary
 from exporter.core.records import Record, optional_timestamp
+from exporter.core.state import TrackedEvent, TransitionKind
+from exporter.text.format import clean
+
+_DATA: Final = ("seen_before", "notice_seconds", "started_by", "replaced_by", "reason", "rule", "attempt")
+_DECISION: Final = ("verdict", "reason", "rule", "finding", "mode")
+_INTERRUPTION: Final = ("kind", "seconds", "count", "total_seconds")
+_STARTED: Final = ("started_by", "approved_at", "rule", "scheduled_duration_seconds")
+_CLOSED: Final = (
+    *("first_seen", "seen_before", "notice_seconds", *_STARTED, "started_at", "started_duration_seconds"),
+    *("announced_duration_seconds", "updates", "gaps", "gap_seconds", "unseen", "last_status"),
+)
+_OBSERVED: Final = ("interruptions_observed", "interruption_seconds", "interruption_longest_seconds")
+_LONGEST_NAME: Final = 40
+_LONGEST_VALUE: Final = 250
+"""Characters of a changed value: the old and the new values of all of Azure's fields fit into a line."""
+_MOST_CHANGES: Final = 20
 
 
 def fields_of(event_type: str | None, vm: str, not_before: datetime | None) -> dict[str, str]:
@@ -25,3 +42,34 @@ def about(record: Record) -> dict[str, str]:
         "not_before": record.data.get("not_before"),
     }
     return {name: text for name, text in found.items() if isinstance(text, str) and text}
+
+
+def story(record: Record, tracked: TrackedEvent | None) -> dict[str, object]:
+    """Return what a record's line contains in addition to `about`, without unknown values.
+
+    The values about the whole event are those of the `summary` of its closing record. For `started` the summary is that
+    of `tracked`, the event as known now; None if it isn't.
+    """
+    data = record.data
+    summary = data.get("summary") or {}
+    parts = [(data, _DATA), (data.get("decision"), _DECISION), (data.get("interruption"), _INTERRUPTION)]
+    parts.append((summary, _CLOSED if data.get("affects_self") is False else (*_CLOSED, *_OBSERVED)))
+    if record.kind == TransitionKind.STARTED and tracked is not None:
+        summary = event_summary(tracked)
+        parts.append((summary, _STARTED))
+    found = {
+        name: ",".join(value) if isinstance(value, list) else value
+        for part, names in parts
+        for name in names
+        if part and (value := part.get(name)) not in (None, "", [])
+    }
+    if data.get("seen_before"):
+        found["event_source"] = clean(record.readable_event.get("EventSource") or "", _LONGEST_VALUE)
+    if summary and not summary["approved_at"]:
+        found.pop("rule", None)  # of an approval that Azure did not accept
+    for name, change in list((data.get("changed") or {}).items())[:_MOST_CHANGES]:
+        for side, value in change.items():
+            if value not in (None, ""):
+                text = ", ".join(map(str, value)) if isinstance(value, list) else value
+                found[f"changed.{name[:_LONGEST_NAME]}.{side}"] = clean(text, _LONGEST_VALUE)
+    return {name: value for name, value in found.items() if value != ""}

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from exporter.agent.approvals import Approvals
-from exporter.agent.log_fields import about, fields_of
+from exporter.agent.log_fields import about, fields_of, story
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import AgentMetrics, AgentOptions, Environment, MetadataSource, Store
 from exporter.core import cycle
@@ -282,10 +282,9 @@ class Agent:
         if record.kind == RecordKind.APPROVAL_FAILED:
             return  # each attempt has its own line, written for the fact
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
-        decision = record.data.get("decision") or {}
-        fields = {name: decision[name] for name in ("verdict", "reason", "rule", "finding") if decision.get(name)}
-        message = record.data["message"]
-        write(record.kind, subject=record.subject, **about(record), message=message, **fields, **known_id)
+        tracked = self._persistence.state.tracked_or_closed(folded(record.subject))
+        fields = {**about(record), "message": record.data["message"], **known_id, **story(record, tracked)}
+        write(record.kind, subject=record.subject, **fields)
 
     def stop(self) -> None:
         """Handle the last results of approvals, and record that the agent stops."""

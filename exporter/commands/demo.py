@@ -47,7 +47,7 @@ from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.otlp_collector import Collector
 from exporter.text.format import counted
 from exporter.text.terminal import print_error, print_wrapped
-from exporter.text.timeline import record_lines
+from exporter.text.timeline import print_record
 from exporter.text.values import split_address
 
 if TYPE_CHECKING:
@@ -213,8 +213,7 @@ class _Run(Struct):
                 self.copies += 1
                 continue
             self.records[record.id] = record
-            for text in record_lines(record):
-                self._print(text)
+            print_record(record)
 
     def _all_delivered(self) -> bool:
         """Return whether nothing waits for a destination and, unless interrupted, the last document was read."""

@@ -57,7 +57,7 @@ def send_again(args: argparse.Namespace) -> int:
     try:
         counts = requeue(path, args.destination)
     except Failure as failure:
-        print_error(clean(redact(f"{path}: {failure.detail}{_advice(failure)}"), MAX_SHOWN))
+        print_error(clean(redact(f"{failure.detail}{_advice(failure)}"), MAX_SHOWN))
         return FAILED
     total = sum(counts.values())
     by_destination = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

@@ -32,7 +32,7 @@ _LONGEST_WAIT = 0.5  # seconds
 _FAULT = "[events/|instance/|all/]NAME[:ARG][*COUNT]"
 _NAME_WIDTH = 32
 _LIST_HANG = _NAME_WIDTH + 3
-_HANG = 11
+_HANG = 12
 """Indent of continuation lines: the column after the time."""
 
 
@@ -215,7 +215,7 @@ class Output(Struct, frozen=True):
 
 
 def _clock(at: datetime) -> str:
-    return f"{at:%H:%M:%S}.{at.microsecond // 100_000}"
+    return f"{at:%H:%M:%S}.{at.microsecond // 100_000}Z"
 
 
 def _described(change: Change, last: Change | None) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from enum import Enum
 from functools import partial
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 SLICE_SECONDS: Final = 0.25
 _PENDING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN})
+_WINSOCK: Final[Mapping[int, str]] = getattr(socket, "errorTab", {})
+"""Texts of Windows' socket errors, which `os.strerror` doesn't know; empty on other systems."""
 _READ_BYTES: Final = 65536
 _HEADER_BYTES: Final = 256 * 1024
 
@@ -213,7 +216,7 @@ class Dialer:
                 if _ready(sock, selectors.EVENT_WRITE, self._exchange.slice(until)):
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                raise OSError(code, errno.errorcode.get(code, "connect failed"))
+                raise OSError(code, _WINSOCK.get(code, os.strerror(code)).rstrip("."))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
             sock.close()

@@ -96,7 +96,8 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
     reason = next(word for kind, word in table if isinstance(error, kind))
     # Messages of the HTTP library quote the peer; the others come from this package or the system.
     own = isinstance(error, Aborted | Flooded | OSError)
-    return MetadataError(reason, one_line(str(error)) if own else "the data received is not a complete HTTP response")
+    text = (isinstance(error, OSError) and error.strerror) or str(error)  # without "[Errno 111] " before the sentence
+    return MetadataError(reason, one_line(text) if own else "the data received is not a complete HTTP response")
 
 
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)

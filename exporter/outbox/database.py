@@ -26,7 +26,7 @@ from exporter.core.snapshot import DestinationStatus
 from exporter.core.state_codec import StateWriter
 from exporter.errors import Backoff
 from exporter.files import make_folder, make_private, narrow, open_folder
-from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable
+from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable, refuse_directory
 from exporter.outbox.file import (
     PAGE,
     connect,
@@ -100,7 +100,7 @@ class Database:
         self._doubts = 0
         """Number of doubts since the last commit."""
         self._examine_at = now()
-        self._guard = Guard(self._doubt)
+        self._guard = Guard(self.path, self._doubt)
         self._taken_over = False
         """Another agent uses the file that replaced this one."""
         self._closed = False
@@ -108,7 +108,7 @@ class Database:
             with self._guard:
                 self._ready()
         except OutboxUnwritable as failure:
-            self.notes.append(f"{path}: the outbox cannot be opened yet ({failure}); the agent retries")
+            self.notes.append(f"the outbox cannot be opened yet ({failure}); the agent retries")
 
     def _no_queues(self) -> dict[str, Queue]:
         return {name: Queue(DestinationStatus(name, True)) for name in self._names}
@@ -140,6 +140,7 @@ class Database:
         with self._delivery_lock:
             self._shut()
             self._in_doubt = ""
+            refuse_directory(self.path)
             make_folder(self.path.parent)
             self._acquire()
             os.close(os.open(self.path, os.O_RDWR))  # SQLite would also open a read-only file

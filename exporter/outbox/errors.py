@@ -10,15 +10,20 @@ Failure
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Final
 
 from exporter.errors import Permanent, Retryable
 
 
 class OutboxUnwritable(Retryable):
-    """A read or write that failed for now. `reason` is `full`, `read-only`, `busy`, `corrupt`, `gone`, or `io`."""
+    """A read or write that failed for now. `detail` contains the path.
+
+    `reason` is `full`, `read-only`, `busy`, `corrupt`, `gone`, `directory`, or `io`.
+    """
 
 
 class OutboxBusy(Permanent):
@@ -30,7 +35,8 @@ SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 _SYSTEM: Final = {
     "read-only": (errno.EACCES, errno.EPERM, errno.EROFS),
     "full": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    "gone": (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP),
+    "gone": (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP),
+    "directory": (errno.EISDIR,),
 }
 _WINDOWS: Final = {
     "gone": (21, 433),  # not ready; no such device
@@ -59,9 +65,20 @@ def reason_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
     return _reason_in(_SQLITE, getattr(error, "sqlite_errorcode", 0) & 0xFF) or "corrupt"
 
 
-def message_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
-    """Return the text of SQLite's or the system's error."""
-    return error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else str(error)
+def message_of(error: OSError | sqlite3.Error | UnicodeDecodeError, path: Path) -> str:
+    """Return the text of SQLite's or the system's error, after the path of its file: the outbox's if it names none."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or path}: {error.strerror}"
+    text = error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else error
+    return f"{path}: {text}"
+
+
+def refuse_directory(path: Path) -> None:
+    """Raise `OutboxUnwritable`, with advice, if the path of the outbox is a directory."""
+    if os.path.isdir(path):
+        inside = path / "outbox.db"
+        advice = f"use {inside}" if os.path.isfile(inside) else "use the path of the file in it"
+        raise OutboxUnwritable("directory", f"{path}: a directory, not an outbox; {advice}")
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -85,7 +102,8 @@ class Guard:
     makes a reference cycle of the error and all frames, which keeps their documents until the next collection.
     """
 
-    def __init__(self, doubt: Callable[[str], object]) -> None:
+    def __init__(self, path: Path, doubt: Callable[[str], object]) -> None:
+        self._path = path
         self._doubt = doubt
 
     def __enter__(self) -> None:
@@ -96,4 +114,4 @@ class Guard:
             self._doubt(error.reason)
         elif isinstance(error, (OSError, *SQLITE_ERRORS)):
             self._doubt(reason_of(error))
-            raise OutboxUnwritable(reason_of(error), message_of(error)) from error
+            raise OutboxUnwritable(reason_of(error), message_of(error, self._path)) from error

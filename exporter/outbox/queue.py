@@ -26,7 +26,7 @@ from exporter.core.document import folded
 from exporter.core.records import Record, Storable
 from exporter.core.snapshot import DestinationStatus
 from exporter.errors import Permanent
-from exporter.outbox.errors import SQLITE_ERRORS, Guard
+from exporter.outbox.errors import SQLITE_ERRORS, Guard, refuse_directory
 from exporter.outbox.file import PAGE, file_uri, is_ours, transaction, used_bytes
 
 BATCH_BYTES: Final = 1 << 20
@@ -232,12 +232,13 @@ def requeue(path: Path, destination: str = "") -> dict[str, int]:
     outbox of this version; then the file is unchanged.
     """
     chosen = "parked IS NOT NULL AND ? IN ('', destination)"
-    with Guard(lambda _reason: None):
+    with Guard(path, lambda _reason: None):
+        refuse_directory(path)
         os.stat(path)  # names a missing file; SQLite's error doesn't
         uri = f"{file_uri(path.resolve())}?mode=rw"
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)) as db:
             if not is_ours(db):
-                raise Permanent("foreign", "not an outbox of this version")
+                raise Permanent("foreign", f"{path}: not an outbox of this version")
             with transaction(db):
                 counted = f"SELECT destination, count(*) FROM queue WHERE {chosen} GROUP BY destination"  # noqa: S608  # a constant
                 counts: dict[str, int] = dict(db.execute(counted, (destination,)).fetchall())

@@ -1,7 +1,7 @@
 """Printing for the commands: no external control character and no credential reaches a terminal.
 
     print_line(text, out)     a line of any length: JSON
-    print_wrapped(text, out)  human-readable text, wrapped at 100 columns
+    print_wrapped(text, out)  human-readable text: wrapped at a terminal, on one line in a pipe or a file
     print_error(text)         an error message on standard error, without credentials
     prepare(stream, environ)  called once for both streams, by `cli`
 
@@ -60,13 +60,27 @@ def print_line(text: str, out: TextIO | None = None) -> None:
     print(printable(text), file=sys.stdout if out is None else out, flush=True)
 
 
-def print_wrapped(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
-    """Print text on lines of at most 100 columns; the second and further lines begin with `hang` spaces."""
+def print_wrapped(text: str, out: TextIO | None = None, *, hang: int = 0, prose: bool = True) -> None:
+    """Print text on one line, or wrap it at a terminal: the second and further lines begin with `hang` spaces.
+
+    `prose` has at most 100 columns there; other text, such as a table, has those of the terminal.
+    """
     stream = sys.stdout if out is None else out
-    encoding, shown = getattr(stream, "encoding", None), printable(text)
+    encoding, shown, width = getattr(stream, "encoding", None), printable(text), terminal_width(stream)
     if encoding:  # escapes of characters that the encoding lacks count as columns
         shown = shown.encode(encoding, "backslashreplace").decode(encoding)
-    print("\n".join(wrapped(shown, hang)), file=stream, flush=True)
+    lines = [shown] if width is None else wrapped(shown, hang, min(width, WIDTH) if prose else width)
+    print("\n".join(lines), file=stream, flush=True)
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return the columns of the stream's terminal, 100 if it doesn't report them; None if it isn't a terminal."""
+    if not stream.isatty():
+        return None
+    columns = 0
+    with contextlib.suppress(OSError, ValueError):  # without a descriptor
+        columns = os.get_terminal_size(stream.fileno()).columns
+    return max(columns, _LEAST) if columns else WIDTH
 
 
 def print_error(text: str) -> None:
@@ -133,7 +147,7 @@ def discard_unwritable(stream: TextIO | None) -> None:
 
 
 WIDTH: Final = 100
-"""Columns of a line."""
+"""Maximum columns of a line of prose."""
 _LEAST: Final = 20
 """Minimum number of columns after a hanging indent."""
 _WORDS: Final = re.compile(r" *[^ ]+")

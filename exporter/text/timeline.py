@@ -1,6 +1,6 @@
-"""Human-readable records: one line for each, and the summary of a closed event on a few lines below its record.
+"""Human-readable records. In a pipe or a file, each is one line, so that `grep` finds whole records.
 
-Lines are wrapped at 100 columns and continue below the VM's name:
+At a terminal, lines are as wide as that and continue below the VM's name; a closed event's summary is on further lines:
 
     2026-03-02 09:00:20Z  !  vm-1  scheduled            6a8c1f0e   Reboot of this VM is scheduled, not
                              before 2026-03-02 09:05:20Z (in 5 min)
@@ -12,22 +12,24 @@ omitted, and control characters don't reach the terminal (`format.clean`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from exporter.core.interruption import THRESHOLD_SECONDS
 from exporter.core.records import Record
 from exporter.core.state import CLOSING, StartedBy, TransitionKind
 from exporter.core.strict_json import INT_LIMIT
 from exporter.text.format import clean, counted, moment, span
-from exporter.text.terminal import WIDTH, columns, wrapped
+from exporter.text.terminal import print_wrapped, terminal_width
 
 LABEL_WIDTH: Final = 12
 KIND_WIDTH: Final = 20
 HANG: Final = 25
 """Columns before the second line of a wrapped record, which begins below the VM's name."""
 SUMMARY_INDENT: Final = 4
+SUMMARY_HANG: Final = SUMMARY_INDENT + LABEL_WIDTH + 1
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64
 LONGEST_SENTENCE: Final = 400
@@ -63,28 +65,39 @@ _UNSEEN: Final[Mapping[str, str]] = {
 }
 
 
-def record_lines(record: Record, note: str = "") -> list[str]:
-    """Return the lines of a record, with `note` at the end, and for a closing record its summary."""
-    summary = record.data.get("summary")
-    first = wrapped(line(record), HANG)
-    if note and columns(first[-1]) + 2 + columns(note) <= WIDTH:
-        first[-1] += f"  {note}"
-    elif note:
-        first += wrapped(" " * HANG + note, HANG)
-    if record.kind not in {kind.value for kind in CLOSING} or not isinstance(summary, Mapping):
-        return first
-    own = record.data.get("affects_self") is not False
-    return first + summary_lines(summary, record.readable_event, _mapping(record.data.get("evidence")), own=own)
+def print_record(record: Record, out: TextIO | None = None, note: str = "") -> None:
+    """Print a record with `note` at the end of its line, and for a closing record its summary."""
+    stream = sys.stdout if out is None else out
+    first, *rows = record_lines(record, note, whole=terminal_width(stream) is None)
+    print_wrapped(first, stream, hang=HANG, prose=False)
+    for row in rows:
+        print_wrapped(row, stream, hang=SUMMARY_HANG, prose=False)
 
 
-def line(record: Record) -> str:
-    """Return a record on one line: UTC time, severity (`!` warning, `X` error), VM, kind, short event id, message."""
+def record_lines(record: Record, note: str = "", *, whole: bool = False) -> list[str]:
+    """Return a record's line with `note` at its end, and a line for each row of its summary; if `whole`, one line."""
+    data = record.data
+    first, summary, rows = f"{line(record, whole=whole)}{note and f'  {note}'}", data.get("summary"), []
+    if record.kind in {kind.value for kind in CLOSING} and isinstance(summary, Mapping):
+        own, evidence = data.get("affects_self") is not False, _mapping(data.get("evidence"))
+        rows = summary_rows(summary, record.readable_event, evidence, own=own)
+    if whole:
+        return ["; ".join((first, *(f"{label}: {text}" for label, text in rows)))]
+    return [first, *(f"{' ' * SUMMARY_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows)]
+
+
+def line(record: Record, *, whole: bool = False) -> str:
+    """Return a record on one line: UTC time, severity (`!` warning, `X` error), VM, kind, event id, message.
+
+    The event id is shortened unless `whole` is set.
+    """
     data = record.data
     vm, event = _mapping(data.get("vm")), record.readable_event
     mark, kind = MARKS.get(record.severity, "?"), _pad(record.kind, KIND_WIDTH)
     name = clean(vm.get("name") or "-", LONGEST_WORD)
-    event_id = _short_id(record.subject) if event else "-"
-    return f"{moment(record.time)}  {mark}  {name}  {kind}{_pad(event_id, SHORT_ID + 2)}{_sentence(record)}"
+    event_id = clean(record.subject, LONGEST_SENTENCE) if whole else _short_id(record.subject)
+    shown = f"{event_id if event else '-':<{SHORT_ID + 1}}  "
+    return f"{moment(record.time)}  {mark}  {name}  {kind}{shown}{_sentence(record)}"
 
 
 def _sentence(record: Record) -> str:
@@ -121,14 +134,14 @@ def _changes(changed: Mapping[str, Any]) -> str:
 # --- the summary of a closed event ------------------------------------------------------------------------------------
 
 
-def summary_lines(
+def summary_rows(
     summary: Mapping[str, Any],
     event: Mapping[str, Any] | None = None,
     evidence: Mapping[str, Any] | None = None,
     *,
     own: bool = True,
-) -> list[str]:
-    """Return the `summary` of a closing record as labelled lines; missing members are shown as "not known".
+) -> list[tuple[str, str]]:
+    """Return the `summary` of a closing record as labels and texts; missing members are shown as "not known".
 
     `event` and `evidence` are those of the same record. `own` is False for an event of other VMs, whose interruption
     this VM can't observe.
@@ -148,8 +161,7 @@ def summary_lines(
         ("announced", clean(announced_duration(checked["announced_duration_seconds"]), LONGEST_SENTENCE)),
         ("interrupted", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
     ]
-    lines = (f"{' ' * SUMMARY_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows if text)
-    return [part for labelled in lines for part in wrapped(labelled, SUMMARY_INDENT + LABEL_WIDTH + 1)]
+    return [(label, text) for label, text in rows if text]
 
 
 _SPANS: Final = (

@@ -108,21 +108,25 @@ DECISION_HANG: Final = 24
 ROW_HANG: Final = 4 + NAME_WIDTH + 2 + RESULT_WIDTH + 2
 
 
-def table(result: ReplayResult) -> Iterator[tuple[str, int]]:
-    """Yield the lines of the table, each with its hanging indent: events, their decisions, and the checks."""
+def table(result: ReplayResult, *, whole: bool) -> Iterator[tuple[str, int]]:
+    """Yield the lines of the table, each with its hanging indent: events, their decisions, and the checks.
+
+    With `whole`, every line begins with the event id, and that of a check with the time of the decision as well.
+    """
     for moments in result.decisions.values():
         event = moments[0].explanation.decision.event
+        event_id = clean(event.event_id, LONGEST)
         yield "", 0
-        yield f"{clean(event.event_id, LONGEST)}  {what(event)}", EVENT_HANG
+        yield f"{event_id}  {what(event)}", EVENT_HANG
         for moment_of_event in moments:
-            decided = verdict(moment_of_event.explanation.decision)
-            yield f"  {moment(moment_of_event.at)}  {decided}", DECISION_HANG
+            at = f"{event_id if whole else ''}  {moment(moment_of_event.at)}"
+            yield f"{at}  {verdict(moment_of_event.explanation.decision)}", DECISION_HANG
             rows = list(_rows(moment_of_event.explanation))
-            if rows:
-                yield f"    {'check':<{NAME_WIDTH}}  {'result':<{RESULT_WIDTH}}  details", ROW_HANG
+            if rows and not whole:
+                rows.insert(0, ("check", "result", "details"))
             for name, result_of_check, finding in rows:
-                check = f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {result_of_check:<{RESULT_WIDTH}}"
-                yield f"{check}  {clean(finding, LONGEST)}", ROW_HANG
+                check = f"{clean(name, LONGEST):<{NAME_WIDTH}}  {result_of_check:<{RESULT_WIDTH}}"
+                yield f"{at if whole else '  '}  {check}  {clean(finding, LONGEST)}", ROW_HANG
 
 
 def what(event: Event) -> str:

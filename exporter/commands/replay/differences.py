@@ -211,8 +211,11 @@ def hang(line: str) -> int:
     return INDENT if line.startswith(" ") else 0
 
 
-def lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the differences by kind, each with both decisions, their reasons, and the approvals really sent."""
+def lines(comparison: Comparison, *, whole: bool) -> Iterator[str]:
+    """Yield the differences by kind, each with both decisions, their reasons, and the approvals really sent.
+
+    With `whole`, every line about an event begins with its id.
+    """
     for kind in DifferenceKind:
         found = comparison.of_kind(kind)
         if not found:
@@ -220,14 +223,18 @@ def lines(comparison: Comparison) -> Iterator[str]:
         yield ""
         yield f"{len(found)} {_SUMMARIES[kind]}:"
         for difference in found:
+            event_id = clean(difference.event.event_id, LONGEST)
             yield ""
-            yield f"{clean(difference.event.event_id, LONGEST)}  {what(difference.event)}"
-            yield from _side(
-                "then", difference.then, "no decision" if kind is not DifferenceKind.UNKNOWN else "unknown"
-            )
-            yield from _side("now", difference.now, "no decision")
-            yield from _delay(difference)
-            yield f"  sent  {_sent(difference.posts)}"
+            yield f"{event_id}  {what(difference.event)}"
+            for line in _about(difference):
+                yield f"{event_id if whole else ''}{line}"
+
+
+def _about(difference: Difference) -> Iterator[str]:
+    yield from _side("then", difference.then, "unknown" if difference.kind is DifferenceKind.UNKNOWN else "no decision")
+    yield from _side("now", difference.now, "no decision")
+    yield from _delay(difference)
+    yield f"  sent  {_sent(difference.posts)}"
 
 
 def _delay(difference: Difference) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -64,6 +65,8 @@ def read_input(name: str, standard_input: BinaryIO | None) -> Input:
     if not Path(name).exists() and not Path(name).suffix and nearest(name, scenario.names()):
         raise ScenarioError(unknown_word("scenario", name, scenario.names()))
     place = "standard input" if name == "-" else name
+    if os.path.isdir(name):
+        raise InputError(f"{name}: a directory; use the paths of the files in it")
     try:
         if name == "-":
             if standard_input is None:

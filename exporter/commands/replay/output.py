@@ -24,8 +24,8 @@ from exporter.core.document import folded
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, RecordKind, optional_timestamp
 from exporter.text.format import clean, counted, moment
-from exporter.text.terminal import print_line, print_wrapped
-from exporter.text.timeline import record_lines
+from exporter.text.terminal import print_line, print_wrapped, terminal_width
+from exporter.text.timeline import print_record
 
 NAMES_SHOWN: Final = 20
 LONGEST: Final = 500
@@ -84,8 +84,8 @@ class AsText(Struct, frozen=True):
     out: TextIO
     comparison_only: bool
 
-    def _print(self, text: str = "", hang: int = 0) -> None:
-        print_wrapped(text, self.out, hang=hang)
+    def _print(self, text: str = "", hang: int = 0, *, prose: bool = True) -> None:
+        print_wrapped(text, self.out, hang=hang, prose=prose)
 
     def begin(self, report: ReplayReport) -> None:
         """Print the VM, the policies, and the assumptions."""
@@ -101,26 +101,26 @@ class AsText(Struct, frozen=True):
         self._print()
 
     def record(self, report: ReplayReport, record: Record) -> None:
-        """Print a record as lines of the timeline, with a mark if it isn't as recorded."""
-        note = "(assumed)" if record.kind in report.assumed else ""
-        for text in () if self.comparison_only else record_lines(record, note):
-            self._print(text)
+        """Print a record as in the timeline, with a mark if it isn't as recorded."""
+        if not self.comparison_only:
+            print_record(record, self.out, "(assumed)" if record.kind in report.assumed else "")
 
     def end(self, report: ReplayReport, comparison: Comparison | None) -> None:
         """Print the table and the comparison, as requested."""
+        whole = terminal_width(self.out) is None
         if not self.comparison_only:
             result = report.engine.result
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
             self._print(f"{counts}{_by(report, '; ')}:")
-            for text, hang in table(result):
-                self._print(text, hang)
+            for text, hang in table(result, whole=whole):
+                self._print(text, hang, prose=False)
             self._print()
         if comparison is not None:
             for line in _comparison_lines(report, comparison):
                 self._print(line, differences.hang(line))
-            for line in differences.lines(comparison):
-                self._print(line, differences.hang(line))
+            for line in differences.lines(comparison, whole=whole):
+                self._print(line, differences.hang(line), prose=False)
             self._print()
         for hint in report.hints():
             self._print(f"({hint})", NOTE_HANG)

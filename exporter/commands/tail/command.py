@@ -37,7 +37,7 @@ from msgspec import Struct, field
 from exporter.commands.tail.records import Entry
 from exporter.core.document import alike, folded
 from exporter.text.terminal import print_line
-from exporter.text.timeline import record_lines
+from exporter.text.timeline import print_record
 
 TICK_SECONDS: Final = 0.1
 """How long one read from the event hub waits."""
@@ -165,21 +165,16 @@ def _note(text: str) -> None:
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
     """Raise `ConfigError` if flags and settings can't be combined."""
-    errors = []
-    if args.outbox is None:
-        errors += [
-            f"{flag}: only valid with --outbox; add --outbox"
-            for flag in ("--follow", "--parked")
-            if getattr(args, flag[2:])
-        ]
-        if not hubs.configured:
-            errors.append(
-                "event_hubs: not configured; set connection_string in the settings file or the environment, use "
-                "--event-hubs.connection-string-file or --event-hubs.fully-qualified-namespace, or read the outbox "
-                "with --outbox"
-            )
-    if errors:
-        raise ConfigError(tuple(errors))
+    if args.outbox is not None:
+        return
+    if wrong := [flag for flag in ("--follow", "--parked") if getattr(args, flag[2:])]:
+        raise ConfigError((f"{' and '.join(wrong)}: only valid with --outbox; add --outbox",))
+    if not hubs.configured:
+        how = (
+            "set connection_string in the settings file or the environment, use --event-hubs.connection-string-file or "
+            "--event-hubs.fully-qualified-namespace, or read the outbox with --outbox"
+        )
+        raise ConfigError((f"event_hubs: not configured; {how}",))
 
 
 # -- the outbox
@@ -301,8 +296,7 @@ class View(Struct):
             return
         delivery = [f"waiting for {', '.join(entry.waiting)}"] if entry and entry.waiting else []
         delivery += [f"parked by {name}: {reason}" for name, reason in entry.parked] if entry else []
-        for text in record_lines(record, f"[{clean('; '.join(delivery), MAX_SHOWN)}]" if delivery else ""):
-            print_wrapped(text, self.out)
+        print_record(record, self.out, f"[{clean('; '.join(delivery), MAX_SHOWN)}]" if delivery else "")
 
     def _wanted(self, record: Record) -> bool:
         args = self.args

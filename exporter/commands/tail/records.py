@@ -24,7 +24,7 @@ from exporter.core.document import folded
 from exporter.core.records import Record
 from exporter.core.strict_json import encodable, loads
 from exporter.errors import Permanent
-from exporter.outbox.errors import SQLITE_ERRORS, message_of
+from exporter.outbox.errors import SQLITE_ERRORS, message_of, refuse_directory
 from exporter.outbox.file import file_uri, is_blank, is_ours
 
 BUSY_SECONDS: Final = 5.0
@@ -61,9 +61,10 @@ class OutboxReader:
     def new(self) -> Iterator[Entry]:
         """Yield the entries since the last call, oldest first; after a replacement of the file, all of its entries.
 
-        Raises `OutboxUnreadable`.
+        Raises `OutboxUnreadable`, and `OutboxUnwritable` for a directory.
         """
         try:
+            refuse_directory(self.path)
             status = os.stat(self.path)
             if self._inode != (status.st_dev, status.st_ino):
                 self._inode, self._seq = (status.st_dev, status.st_ino), 0
@@ -81,8 +82,7 @@ class OutboxReader:
             self.file_missing = self._wait_for_file and isinstance(error, FileNotFoundError)
             if self.file_missing:
                 return
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
-            raise OutboxUnreadable("unreadable", f"{self.path}: {reason}") from error
+            raise OutboxUnreadable("unreadable", message_of(error, self.path)) from error
 
 
 _NEW: Final = (
