@@ -285,7 +285,7 @@ def test_outbox_is_read_while_an_agent_uses_it(outbox: Outbox) -> None:
     first, second = rejoined(out).splitlines()
     assert code == 0
     assert first.endswith("Reboot number 1")
-    assert second.endswith("Reboot number 2 [waiting for event_hubs]")
+    assert second.endswith("Reboot number 2  [waiting for event_hubs]")
     assert err == "2 records\n"
 
 

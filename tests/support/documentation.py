@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from exporter.sinks.prometheus.catalogue import metrics_table
 from exporter.windows.places import FOLDER, OUTBOX_FILE
 from tests.support.event_files import EVENT_FILE_SCHEMA, STATUS_FILE_SCHEMA
 from tests.support.shipped_settings import shipped_settings_table
+from tests.support.terminals import Screen
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = tuple(
@@ -113,7 +113,7 @@ def unknown_targets(called: set[tuple[str, str]]) -> set[tuple[str, str]]:
 def replayed() -> str:
     """Return the decisions that `replay` prints for the documented live migration: its output from the count of
     documents."""
-    out = io.StringIO()
+    out = Screen()
     with contextlib.redirect_stdout(out):
         assert main(["replay", "live-migration", "--vm", "WestNO_0"]) == 0
     decisions = re.search(r"^\d+ documents?, .*", out.getvalue(), re.MULTILINE | re.DOTALL)

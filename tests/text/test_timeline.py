@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.records import KINDS, Record
-from exporter.text.timeline import line, record_lines, summary_lines
+from exporter.text.timeline import line, record_lines, summary_rows
 from tests.support import factories
 
 AT = datetime(2026, 3, 2, 9, 0, 20, 500000, tzinfo=UTC)
@@ -61,7 +61,12 @@ def test_external_control_characters_are_escaped() -> None:
     assert shown.isprintable()
     assert "\\u001b[31mred" in shown
     summary = {"first_seen": HOSTILE, "rule": HOSTILE, "unseen": [HOSTILE], "outcome": HOSTILE, "gone_at": HOSTILE}
-    assert all(text.isprintable() for text in summary_lines(summary, {"Description": HOSTILE}, {HOSTILE: HOSTILE}))
+    rows = summary_rows(summary, {"Description": HOSTILE}, {HOSTILE: HOSTILE})
+    assert all(text.isprintable() for _, text in rows)
+    (whole,) = record_lines(
+        Record("id", "completed", HOSTILE, HOSTILE, AT, "WARN", {**about, **data, "summary": summary}), whole=True
+    )
+    assert whole.isprintable()
 
 
 json_values = st.recursive(
@@ -113,15 +118,27 @@ def test_record_of_any_shape_yields_printable_lines(kind: str, summary: object, 
 
 def test_missing_members_of_a_summary_are_shown_as_unknown() -> None:
     """The observed interruption is shown only for events of this VM."""
-    text = "\n".join(summary_lines({}))
-    assert "first seen   not known" in text
-    assert "started      not observed" in text
-    assert "interrupted  not monitored" in text
-    assert "interrupted  none observed" in "\n".join(summary_lines({"interruptions_observed": 0}))
-    assert "interrupted" not in "\n".join(summary_lines({}, own=False))
+    rows = dict(summary_rows({}))
+    assert rows["first seen"] == "not known"
+    assert rows["started"] == "not observed"
+    assert rows["interrupted"] == "not monitored"
+    assert dict(summary_rows({"interruptions_observed": 0}))["interrupted"].startswith("none observed")
+    assert "interrupted" not in dict(summary_rows({}, own=False))
 
 
 def test_only_a_closing_record_shows_its_summary() -> None:
-    """A record of another kind with that member is one line, wrapped."""
+    """A record of another kind with that member is one line."""
     assert len(record_lines(a_record("completed", summary={"updates": 2}))) > 5
-    assert len(record_lines(a_record("started", summary={"updates": 2}))) == 2
+    assert len(record_lines(a_record("started", summary={"updates": 2}))) == 1
+
+
+def test_whole_record_is_one_line_with_its_id_and_summary() -> None:
+    """The labels are followed by a colon, and `note` is before the summary."""
+    closed = a_record("completed", message="It has completed", summary={"updates": 2, "rule": "short-freeze"})
+    (whole,) = record_lines(closed, "[note]", whole=True)
+    assert whole.startswith(
+        f"2026-03-02 09:00:20Z  !  vm-1  completed            {EVENT_ID}  It has completed  [note]; "
+    )
+    assert "; changed: 2 times; announced: not known; " in whole
+    labelled = record_lines(closed, "[note]")[1:]
+    assert [text.split(": ")[0] for text in whole.split("; ")[1:]] == [row[4:17].strip() for row in labelled]

@@ -55,11 +55,18 @@ def test_wide_character_takes_two_columns() -> None:
     assert (columns(WIDE), columns("e\u0301")) == (6, 2)
 
 
+class _Terminal(io.TextIOWrapper):
+    """A terminal with a given encoding, of unknown width."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "\\u865a"), ("utf-8", "虚")])
 def test_unencodable_characters_are_escaped_before_wrapping(encoding: str, shown: str) -> None:
     """The lines still fit although each wide character becomes six columns."""
     raw = io.BytesIO()
-    out = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
+    out = _Terminal(raw, encoding=encoding, errors="backslashreplace")
     print_wrapped("name  " + " ".join([WIDE] * 40), out, hang=6)
     printed = raw.getvalue().decode(encoding)
     assert shown in printed

@@ -31,6 +31,7 @@ from tests.support.approval_case import hours
 from tests.support.core_documents import context_of, explain
 from tests.support.factories import azure_event
 from tests.support.lines import rejoined
+from tests.support.terminals import Screen
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -38,13 +39,16 @@ POLICY = policy_values(Policy())
 
 
 def run(
-    *words: str, standard_input: bytes | None = b"", environ: Mapping[str, str] | None = None
+    *words: str,
+    standard_input: bytes | None = b"",
+    environ: Mapping[str, str] | None = None,
+    screen: Screen | None = None,
 ) -> tuple[int, str, str]:
-    """Return the exit code and both outputs; `standard_input` None: it is closed."""
+    """Return the exit code and both outputs; `standard_input` None: it is closed; `screen` None: output to a pipe."""
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args(words)
-    out, err = io.StringIO(), io.StringIO()
+    out, err = screen or io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err):
         stdin = None if standard_input is None else io.BytesIO(standard_input)
         code = _replay(args, load(args, environ or {}), stdin, out, NOW)
@@ -92,12 +96,12 @@ def read(seconds: float, number: int, *events: dict[str, Any]) -> dict[str, Any]
 @pytest.mark.parametrize("mode", ["dry-run", "enforce"])
 @pytest.mark.parametrize("name", scenario.names())
 def test_output_for_each_scenario_is_golden(name: str, mode: str) -> None:
-    """Timeline, summaries, and decisions of every scenario, with and without approvals.
+    """Timeline, summaries, and decisions of every scenario at a terminal, with and without approvals.
 
     With approvals, events of other VMs are recorded too. `UPDATE_GOLDEN=1` writes the files, for review as a diff.
     """
     scope = "all" if mode == "enforce" else "own"
-    code, out, err = run(name, "--approval.mode", mode, "--records.scope", scope)
+    code, out, err = run(name, "--approval.mode", mode, "--records.scope", scope, screen=Screen())
     path = GOLDEN / f"{name}.{mode}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(out, encoding="utf-8")

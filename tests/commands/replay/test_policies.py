@@ -22,6 +22,7 @@ from exporter.core.records import timestamp
 from tests.support.agent_environment import FREEZE, AgentEnvironment, document, event, started
 from tests.support.lines import rejoined
 from tests.support.recordings import NAME, Recording, recorded_days
+from tests.support.terminals import Screen
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
 ENFORCE = Policy(Mode.ENFORCE)
@@ -31,11 +32,11 @@ MINUTE = timedelta(minutes=1)
 
 
 def run(*words: str | Path, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Return the exit code and the output."""
+    """Return the exit code and the output at a terminal."""
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args([str(word) for word in words])
-    out = io.StringIO()
+    out = Screen()
     code = _replay(args, load(args, environ or {}), io.BytesIO(), out, NOW)
     return code, out.getvalue()
 
