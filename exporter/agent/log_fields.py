@@ -12,8 +12,11 @@ from exporter.text.format import clean
 
 _DATA: Final = ("seen_before", "notice_seconds", "started_by", "replaced_by", "reason", "rule", "attempt")
 _DECISION: Final = ("verdict", "reason", "rule", "finding", "mode")
-_INTERRUPTION: Final = ("kind", "seconds", "count", "total_seconds")
 _STARTED: Final = ("started_by", "approved_at", "rule", "scheduled_duration_seconds")
+_SUMMARY: Final = {
+    TransitionKind.SCHEDULED: ("announced_duration_seconds",),
+    TransitionKind.STARTED: (*_STARTED, "announced_duration_seconds"),
+}
 _CLOSED: Final = (
     *("first_seen", "seen_before", "notice_seconds", *_STARTED, "started_at", "started_duration_seconds"),
     *("announced_duration_seconds", "updates", "gaps", "gap_seconds", "unseen", "last_status"),
@@ -21,7 +24,7 @@ _CLOSED: Final = (
 _OBSERVED: Final = ("interruptions_observed", "interruption_seconds", "interruption_longest_seconds")
 _LONGEST_NAME: Final = 40
 _LONGEST_VALUE: Final = 250
-"""Characters of a changed value: the old and the new values of all of Azure's fields fit into a line."""
+"""Characters of an old or new value: those of all of Azure's fields fit into a line."""
 _MOST_CHANGES: Final = 20
 
 
@@ -47,29 +50,32 @@ def about(record: Record) -> dict[str, str]:
 def story(record: Record, tracked: TrackedEvent | None) -> dict[str, object]:
     """Return what a record's line contains in addition to `about`, without unknown values.
 
-    The values about the whole event are those of the `summary` of its closing record. For `started` the summary is that
-    of `tracked`, the event as known now; None if it isn't.
+    What concerns the whole event is from its summary: the one in its closing record, or until then that of `tracked`,
+    the event as it is known now (None: unknown).
     """
-    data = record.data
-    summary = data.get("summary") or {}
-    parts = [(data, _DATA), (data.get("decision"), _DECISION), (data.get("interruption"), _INTERRUPTION)]
-    parts.append((summary, _CLOSED if data.get("affects_self") is False else (*_CLOSED, *_OBSERVED)))
-    if record.kind == TransitionKind.STARTED and tracked is not None:
-        summary = event_summary(tracked)
-        parts.append((summary, _STARTED))
-    found = {
-        name: ",".join(value) if isinstance(value, list) else value
-        for part, names in parts
-        for name in names
-        if part and (value := part.get(name)) not in (None, "", [])
-    }
-    if data.get("seen_before"):
-        found["event_source"] = clean(record.readable_event.get("EventSource") or "", _LONGEST_VALUE)
+    data, kind = record.data, record.kind
+    summary = data.get("summary")
+    names: tuple[str, ...] = _CLOSED if data.get("affects_self") is False else (*_CLOSED, *_OBSERVED)
+    if kind in _SUMMARY and tracked is not None:
+        summary, names = event_summary(tracked), _SUMMARY[TransitionKind(kind)]
+    parts = ((data, _DATA), (data.get("decision"), _DECISION), (summary, names))
+    found = {name: part.get(name) for part, names in parts if part for name in names}
     if summary and not summary["approved_at"]:
-        found.pop("rule", None)  # of an approval that Azure did not accept
+        found["rule"] = None  # its approval was not accepted
+    if data.get("seen_before"):
+        found["event_source"] = _short(record.readable_event.get("EventSource"))
+    for name, value in (data.get("interruption") or {}).items():
+        found[f"interruption.{name}"] = value
     for name, change in list((data.get("changed") or {}).items())[:_MOST_CHANGES]:
         for side, value in change.items():
-            if value not in (None, ""):
-                text = ", ".join(map(str, value)) if isinstance(value, list) else value
-                found[f"changed.{name[:_LONGEST_NAME]}.{side}"] = clean(text, _LONGEST_VALUE)
-    return {name: value for name, value in found.items() if value != ""}
+            found[f"changed.{name[:_LONGEST_NAME]}.{side}"] = _short(value)
+    return {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in found.items()
+        if value not in (None, "", [])
+    }
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return "" if text is None else clean(text, _LONGEST_VALUE)

@@ -31,10 +31,6 @@ BUSY_SECONDS: Final = 5.0
 ROWS_AT_ONCE: Final = 200
 
 
-class OutboxUnreadable(Permanent):
-    """The file can't be read; `detail` has its path and the reason."""
-
-
 class Entry(Struct, frozen=True):
     """A record in the outbox: `waiting` are its pending destinations, `parked` those that rejected it, with reasons."""
 
@@ -61,7 +57,7 @@ class OutboxReader:
     def new(self) -> Iterator[Entry]:
         """Yield the entries since the last call, oldest first; after a replacement of the file, all of its entries.
 
-        Raises `OutboxUnreadable`, and `OutboxUnwritable` for a directory.
+        Raises `Failure`, with path and reason as `detail`, if the file isn't readable.
         """
         try:
             refuse_directory(self.path)
@@ -82,7 +78,7 @@ class OutboxReader:
             self.file_missing = self._wait_for_file and isinstance(error, FileNotFoundError)
             if self.file_missing:
                 return
-            raise OutboxUnreadable("unreadable", message_of(error, self.path)) from error
+            raise Permanent("unreadable", message_of(error, self.path)) from error
 
 
 _NEW: Final = (
@@ -108,7 +104,7 @@ def _checked(uri: str, path: Path, wait_for_file: bool) -> sqlite3.Connection:
         if not is_ours(db):
             if wait_for_file and is_blank(db):  # created, and not yet written to
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            raise OutboxUnreadable("foreign", f"{path}: not an outbox of this version; check the path")
+            raise Permanent("foreign", f"{path}: not an outbox of this version; check the path")
         undo.pop_all()
         return db
 
