@@ -90,8 +90,8 @@ message="Freeze of this VM is scheduled, not before 2026-09-21T14:28:20.000000Z"
 seen_before=unbroken notice_seconds=896.0 announced_duration_seconds=30 event_source=Platform
 ts=2026-09-21T14:13:24.000Z level=info event=approval.decided ABOUT not_before=2026-09-21T14:28:20.000000Z \
 message="Held Freeze {FREEZE}: no rule matches: EventType differs in user-initiated, DurationInSeconds in \
-short-freeze" ID reason=no-rule verdict=hold finding="EventType differs in user-initiated, DurationInSeconds in short-freeze" \
-mode=enforce
+short-freeze" ID reason=no-rule verdict=hold finding="EventType differs in user-initiated, DurationInSeconds in \
+short-freeze" mode=enforce
 ts=2026-09-21T14:14:24.000Z level=info event=updated ABOUT not_before=2026-09-21T14:33:20.000000Z \
 message="Freeze of this VM changed: DurationInSeconds, NotBefore, Resources" ID \
 changed.DurationInSeconds.from=30 changed.DurationInSeconds.to=5 \

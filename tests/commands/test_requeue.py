@@ -114,6 +114,18 @@ def test_files_that_are_not_an_outbox_are_reported_and_not_changed(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_missing_file_and_directory_are_reported_with_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error contains the path once, and names the outbox in a directory."""
+    missing = tmp_path / "none"
+    reported = f"{missing}: No such file or directory; use --outbox to name the agent's outbox\n"
+    assert run(capsys, "--outbox", str(missing)) == (1, "", reported)
+    parked_outbox(tmp_path / "outbox.db")
+    reported = f"{tmp_path}: a directory, not an outbox; use {tmp_path / 'outbox.db'}\n"
+    assert run(capsys, "--outbox", str(tmp_path)) == (1, "", reported)
+
+
 def test_locked_file_is_reported_and_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes after a wait of five seconds, and nothing has changed."""
     path = tmp_path / "outbox.db"

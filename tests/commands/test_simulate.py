@@ -36,6 +36,7 @@ def test_simulate_prints_a_line_for_each_change(capsys: pytest.CaptureFixture[st
     assert re.fullmatch(r"listening on http://127\.0\.0\.1:[0-9]+", first)
     numbers = [match[1] for line in lines if (match := re.search(r"incarnation ([0-9]+):", line))]
     assert numbers == ["1", "2", "3"]
+    assert all(re.match(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]Z incarnation ", line) for line in lines[1:])
     assert "Reboot Started for vm-1, vm-2" in "".join(lines)
 
 

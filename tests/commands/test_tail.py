@@ -205,8 +205,10 @@ def test_bad_usage_exits_with_2() -> None:
     """Invalid combinations of flags, and invalid values, are rejected before anything is read."""
     with pytest.raises(ConfigError, match="event_hubs: not configured"):
         run()
-    with pytest.raises(ConfigError, match="--follow: only valid with --outbox"):
+    with pytest.raises(ConfigError, match=r"^--follow: only valid with --outbox; add --outbox$"):
         run("--follow", environ={SECRET: Broker(port=5672).connection_string()})
+    with pytest.raises(ConfigError, match=r"^--follow and --parked: only valid with --outbox; add --outbox$"):
+        run("--follow", "--parked")
     for words in (("--max", "0"), ("--max", "x"), ("--until-idle", "nan"), ("--from", "soon"), ("--kind", "gone")):
         with pytest.raises(SystemExit) as caught:
             run(*words)
@@ -343,6 +345,21 @@ def test_outbox_is_followed_even_if_its_file_is_replaced(outbox: Outbox) -> None
     outbox.start_new_file("other-vm")
     commit(outbox, 3)
     assert [entry.record.id for entry in reader.new()] == [a_record(3).id]
+
+
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_directory_in_place_of_an_outbox_is_reported_with_advice(outbox: Outbox, follow: tuple[str, ...]) -> None:
+    """The error names the outbox in it, if it has the usual name. A missing file is named once."""
+    folder = outbox.path.parent
+    assert outbox.path.name == "outbox.db"
+    code, out, err = run("--outbox", str(folder), *follow)
+    assert (code, out, err) == (1, "", f"{folder}: a directory, not an outbox; use {outbox.path}\n")
+    (folder / "other").mkdir()
+    code, out, err = run("--outbox", str(folder / "other"), *follow)
+    assert (code, out) == (1, "")
+    assert err == f"{folder / 'other'}: a directory, not an outbox; use the path of the file in it\n"
+    code, _, err = run("--outbox", str(folder / "none"))
+    assert (code, err) == (1, f"{folder / 'none'}: No such file or directory\n")
 
 
 def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:

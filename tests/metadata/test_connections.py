@@ -24,11 +24,14 @@ from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok,
 
 
 def test_refused_and_unreachable_addresses_are_connect_errors() -> None:
-    """A refused connection is `connect`, and so is one to an unreachable address."""
+    """A refused connection is `connect`, and so is one to an unreachable address; the detail is the system's text."""
     with reserved_port() as port:
         for host in ("127.0.0.1", "[::1]"):
             with client_of(f"http://{host}:{port}") as client:
-                assert failure(client.fetch).reason == "connect"
+                error = failure(client.fetch)
+                assert error.reason == "connect"
+                assert "rrno" not in error.detail
+                assert host == "[::1]" or error.detail == "Connection refused"
 
 
 @contextmanager

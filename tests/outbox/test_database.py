@@ -155,11 +155,13 @@ def test_outbox_starts_without_a_file(tmp_path: Path) -> None:
 
 
 def test_directory_at_the_path_keeps_the_outbox_closed(tmp_path: Path) -> None:
-    """The directory stays unchanged."""
+    """The directory stays unchanged, and the error contains advice."""
     (tmp_path / "o.db").mkdir()
     outbox = opened(tmp_path / "o.db")
-    with pytest.raises(OutboxUnwritable):
+    with pytest.raises(OutboxUnwritable, match="a directory, not an outbox; use the path of the file in it") as refused:
         outbox.commit(STATE, [])
+    assert refused.value.reason == "directory"
+    assert str(refused.value).count(str(tmp_path)) == 1
     (tmp_path / "o.db").rmdir()
     outbox.commit(STATE, [])
     assert outbox.load() == STATE
