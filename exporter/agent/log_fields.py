@@ -8,7 +8,7 @@ from typing import Any, Final
 from exporter.core.record_factory import event_summary
 from exporter.core.records import Record, optional_timestamp
 from exporter.core.state import TrackedEvent, TransitionKind
-from exporter.text.format import clean
+from exporter.text.timeline import LONGEST_LIST, brief
 
 _DATA: Final = ("seen_before", "notice_seconds", "started_by", "replaced_by", "reason", "rule", "attempt")
 _DECISION: Final = ("verdict", "reason", "rule", "finding", "mode")
@@ -23,9 +23,6 @@ _CLOSED: Final = (
 )
 _OBSERVED: Final = ("interruptions_observed", "interruption_seconds", "interruption_longest_seconds")
 _LONGEST_NAME: Final = 40
-_LONGEST_VALUE: Final = 250
-"""Characters of an old or new value: those of all of Azure's fields fit into a line."""
-_MOST_CHANGES: Final = 20
 
 
 def fields_of(event_type: str | None, vm: str, not_before: datetime | None) -> dict[str, str]:
@@ -63,19 +60,15 @@ def story(record: Record, tracked: TrackedEvent | None) -> dict[str, object]:
     if summary and not summary["approved_at"]:
         found["rule"] = None  # its approval was not accepted
     if data.get("seen_before"):
-        found["event_source"] = _short(record.readable_event.get("EventSource"))
+        source = record.readable_event.get("EventSource")
+        found["event_source"] = source and brief(source)
     for name, value in (data.get("interruption") or {}).items():
         found[f"interruption.{name}"] = value
-    for name, change in list((data.get("changed") or {}).items())[:_MOST_CHANGES]:
+    for name, change in list((data.get("changed") or {}).items())[:LONGEST_LIST]:
         for side, value in change.items():
-            found[f"changed.{name[:_LONGEST_NAME]}.{side}"] = _short(value)
+            found[f"changed.{name[:_LONGEST_NAME]}.{side}"] = value and brief(value)
     return {
         name: ",".join(value) if isinstance(value, list) else value
         for name, value in found.items()
         if value not in (None, "", [])
     }
-
-
-def _short(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else value
-    return "" if text is None else clean(text, _LONGEST_VALUE)

@@ -15,7 +15,6 @@ from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument
 from exporter.core.snapshot import DESTINATIONS
 from exporter.errors import DONE, FAILED, Failure
-from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.queue import requeue
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
@@ -23,6 +22,12 @@ from exporter.text.terminal import print_error, print_line
 
 MAX_SHOWN: Final = 500
 """Maximum length of a printed error, in characters."""
+_ADVICE: Final = {
+    **dict.fromkeys(("foreign", "gone"), "; use --outbox to name the agent's outbox"),
+    "read-only": "; run this command as root or as the agent's user",
+    "busy": "; try again",
+}
+"""By reason."""
 EPILOG: Final = """\
 A record is parked if a destination rejects it but accepts others. `tail --outbox FILE --parked` shows the parked
 records and the reasons. Fix the cause first: a record that is rejected again is parked again.
@@ -57,19 +62,9 @@ def send_again(args: argparse.Namespace) -> int:
     try:
         counts = requeue(path, args.destination)
     except Failure as failure:
-        print_error(clean(redact(f"{failure.detail}{_advice(failure)}"), MAX_SHOWN))
+        print_error(clean(redact(f"{failure.detail}{_ADVICE.get(failure.reason, '')}"), MAX_SHOWN))
         return FAILED
     total = sum(counts.values())
     by_destination = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     print_line(f"requeued {counted(total, 'record')}: {by_destination}" if total else "no records are parked")
     return DONE
-
-
-def _advice(failure: Failure) -> str:
-    if not isinstance(failure, OutboxUnwritable):
-        return "; use --outbox to name the agent's outbox"
-    return {
-        "gone": "; use --outbox to name the agent's outbox",
-        "read-only": "; run this command as root or as the agent's user",
-        "busy": "; try again",
-    }.get(failure.reason, "")

@@ -125,7 +125,7 @@ def _changes(changed: Mapping[str, Any]) -> str:
     changes = []
     for name, value in list(changed.items())[:LONGEST_LIST]:
         pair = _mapping(value)
-        old, new = (_brief(pair.get(side)) for side in ("from", "to"))
+        old, new = (brief(pair.get(side)) for side in ("from", "to"))
         if len(old) + len(new) <= LONGEST_WORD:
             changes.append(f"{clean(name, LONGEST_WORD)} {old} -> {new}")
     return f" ({'; '.join(changes)})" if changes else ""
@@ -269,7 +269,7 @@ def _updates(summary: Mapping[str, Any]) -> str:
 def _evidence(evidence: Mapping[str, Any]) -> str:
     known = {"rebooted": {True: "this VM has booted since", False: "this VM has not booted since"}}
     facts = [
-        known[name][value] if name in known and isinstance(value, bool) else f"{name} {_brief(value)}"
+        known[name][value] if name in known and isinstance(value, bool) else f"{name} {brief(value)}"
         for name, value in list(evidence.items())[:LONGEST_LIST]
     ]
     return clean(", ".join(facts), LONGEST_SENTENCE)
@@ -303,7 +303,7 @@ def _pad(text: str, width: int) -> str:
     return f"{clean(text, LONGEST_WORD):<{width}} "
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
     """Return a field of an event, or of the evidence, as short text."""
     if isinstance(value, list):
         return clean(", ".join(map(str, value[:LONGEST_LIST])), LONGEST_SENTENCE) or "none"

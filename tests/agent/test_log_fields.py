@@ -201,6 +201,17 @@ def test_rule_of_an_approval_that_failed_is_not_the_reason_of_the_start(tmp_path
             assert " rule=" not in line
 
 
+@pytest.mark.parametrize("source", [[1, {"a": "b"}], {"a": 1}, 7, None, "", "Platform", "Platform\n"])
+def test_event_source_of_any_type_is_one_printable_line(tmp_path: Path, source: object) -> None:
+    """Only text is logged."""
+    with AgentEnvironment(tmp_path) as environment:
+        environment.see(document(2, event(FREEZE, "Freeze", EventSource=source)))
+        (line,) = environment.said("scheduled")
+    assert (" event_source=Platform " in f"{line} ") is (source == "Platform")
+    assert (" event_source=" in line) is (isinstance(source, str) and source != "")
+    assert line.isprintable()
+
+
 HOSTILE = '\x1b[31m" level=error\nts=2026 event=completed\u2028\u202e'
 
 

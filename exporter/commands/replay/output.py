@@ -117,9 +117,7 @@ class AsText(Struct, frozen=True):
                 self._print(text, hang, prose=False)
             self._print()
         if comparison is not None:
-            for line in _comparison_lines(report, comparison):
-                self._print(line, differences.hang(line))
-            for line in differences.lines(comparison, whole=whole):
+            for line in (*_comparison_lines(report, comparison), *differences.lines(comparison, whole=whole)):
                 self._print(line, differences.hang(line), prose=False)
             self._print()
         for hint in report.hints():

@@ -59,7 +59,6 @@ FOLDERS: Final[Mapping[str, int]] = {
 _INHERITED: Final = 0x10
 _SERVICES: Final = "S-1-5-80-"
 """Prefix of the SIDs of services [Service SIDs]."""
-_OTEL: Final = "OTEL_"
 _OTEL_SECRETS: Final = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"}
 MOST_FILES: Final = 1_000
 """Maximum number of files in the folder whose owners are checked; the agent keeps fewer than two hundred."""
