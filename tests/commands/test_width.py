@@ -218,6 +218,11 @@ def test_tail_of_long_names_fits(tmp_path: Path) -> None:
     outbox.close()
     recorded = printed("tail", "--outbox", str(tmp_path / "outbox.db"))
     assert "parked by otlp" in " ".join(recorded.split())
+    lines = piped("tail", "--outbox", str(tmp_path / "outbox.db"))
+    assert [f" {kind} " in line and f" {LONG_ID} " in line for kind, line in zip(kinds, lines, strict=True)] == [
+        True
+    ] * 3
+    assert "parked by otlp: rejected: because because " in lines[0]
     as_json = piped("tail", "--outbox", str(tmp_path / "outbox.db"), "--format", "json")
     assert len(as_json) == len(records)
 
