@@ -66,7 +66,7 @@ generate: $(VENV)/.test ## update all generated files: dashboards, rules for oth
 
 # WHAT is a module of benchmarks/ and its arguments. Some need real peers.
 WHAT ?= run
-bench: $(if $(filter notifications panels rules,$(firstword $(WHAT))),peers,$(VENV)/.test) ## measure speed and memory, in 5 minutes; or WHAT=costs, notifications, panels, scale, …
+bench: $(if $(filter notifications panels rules stories,$(firstword $(WHAT))),peers,$(VENV)/.test) ## measure speed and memory, in 5 minutes; or WHAT=costs, notifications, panels, scale, …
 	$(BIN)/python -m benchmarks.$(WHAT)
 
 lock: $(VENV)/.locked ## lock the newest dependencies and release tools in deploy/*.txt

@@ -1,6 +1,6 @@
 """A month of a fleet as a list of scenarios: the samples that Prometheus scrapes each minute, in promtool's format.
 
-Each scenario contains the whole fleet, but only the series that the rules read: eleven for a VM without events. The
+Each scenario contains the whole fleet, but only the series that the rules read: twelve for a VM without events. The
 time between scenarios is omitted, because nothing fires. Times are minutes since the start of a scenario.
 """
 
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PREFIX: Final = "azure_scheduled_events_"
+PROCESS: Final = "process_start_time_seconds"
 JOB: Final = "azure-scheduled-events-exporter"
 SETS: Final = 30
 WARM: Final = 10
 """Minutes without changes at the start of each scenario."""
 
 Values = list[float | None]
-"""One sample each minute; None: no sample."""
+"""One sample each minute, or every few minutes; None: no sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,35 @@ def fleet(size: int) -> list[Vm]:
     return vms
 
 
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An event of a VM: the minutes of its first sight, `NotBefore`, start, and end."""
+
+    ident: str
+    kind: str
+    source: str
+    start: int
+    not_before: int
+    begins: int
+    over: int
+
+
 @dataclass(slots=True)
 class VmSeries:
-    """The series of one VM."""
+    """The series of one VM, with a sample every `step` minutes."""
 
     vm: Vm
     minutes: int
+    step: int = 1
     series: dict[str, Values] = field(default_factory=dict)
+    events: list[Announced] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        every = self.minutes
-        clock: Values = [60.0 * minute for minute in range(every)]
+        every = -(-self.minutes // self.step)
+        clock: Values = [60.0 * self.step * at for at in range(every)]
         one: Values = [1.0] * every
         self.series["up"] = list(one)
+        self.series[PROCESS] = [-86400.0] * every
         for name, values in (("up", one), ("last_poll_timestamp_seconds", clock), ("polls_total", clock)):
             self.series[PREFIX + name] = list(values)
         self.series[PREFIX + "last_successful_poll_timestamp_seconds"] = list(clock)
@@ -82,25 +99,42 @@ class VmSeries:
         self.series[f'{PREFIX}approval_mode{{mode="dry-run"}}'] = [0.0] * every
         self.series[f'{PREFIX}build_info{{version="1.1.0"}}'] = list(one)
 
+    def samples(self, start: int, end: int) -> range:
+        """Return the indexes of the samples from minute `start` until `end`."""
+        return range(max(0, -(-start // self.step)), -(-min(end, self.minutes) // self.step))
+
     def put(self, name: str, start: int, end: int, value: float | None) -> None:
         """Set a series, created if missing, to one value from minute `start` until `end`."""
-        values = self.series.setdefault(PREFIX + name, [None] * self.minutes)
-        for minute in range(max(start, 0), min(end, self.minutes)):
-            values[minute] = value
+        values = self.series.setdefault(PREFIX + name, [None] * -(-self.minutes // self.step))
+        for at in self.samples(start, end):
+            values[at] = value
 
     def without_data(self, start: int, end: int) -> None:
         """The metadata service doesn't respond in these minutes."""
         self.put("up", start, end, 0)
         self.put("last_successful_poll_timestamp_seconds", start, end, 60.0 * start)
         failures = self.series[f'{PREFIX}poll_failures_total{{reason="timeout"}}']
-        for minute in range(start, self.minutes):
-            failures[minute] = 20.0 * (min(minute, end) - start)
+        polls = self.series[PREFIX + "polls_total"]
+        for at in self.samples(start, self.minutes):
+            away = min(at * self.step, end) - start
+            failures[at] = (failures[at] or 0.0) + 20.0 * away  # each takes three seconds
+            polls[at] = (polls[at] or 0.0) - 40.0 * away
 
-    def away(self, start: int, end: int, *, listed: bool = True) -> None:
-        """The VM doesn't respond in these minutes; `listed`: service discovery still lists it as a target."""
+    def away(self, start: int, end: int, *, listed: bool = True, restarts: bool = True) -> None:
+        """The exporter doesn't respond in these minutes; `listed`: service discovery still lists it as a target;
+        `restarts`: a new process answers afterwards."""
         for name, values in self.series.items():
-            for minute in range(start, min(end, self.minutes)):
-                values[minute] = (0.0 if listed else None) if name == "up" else None
+            for at in self.samples(start, end):
+                values[at] = (0.0 if listed else None) if name == "up" else None
+        if restarts and end < self.minutes:
+            self.restart(end)
+
+    def restart(self, minute: int) -> None:
+        """A new process answers from this minute on: it started 20 s earlier, and counts its polls from 0."""
+        for at in self.samples(minute, self.minutes):
+            self.series[PROCESS][at] = 60.0 * minute - 20
+            self.series[PREFIX + "polls_total"][at] = 60.0 * (at * self.step - minute) + 20
+            self.series[f'{PREFIX}poll_failures_total{{reason="timeout"}}'][at] = 0.0
 
     def event(
         self,
@@ -111,12 +145,16 @@ class VmSeries:
         *,
         notice: int = 15,
         begins: int | None = None,
+        approved: int | None = None,
         over: int,
         resources: int = 1,
+        duration: float | None = None,
     ) -> None:
-        """Add an event that is in the document from minute `start` to `over`, and Started from `begins` or after its
-        notice."""
-        begins = start + notice if begins is None else begins
+        """Add an event that is in the document from minute `start` to `over`, and Started from `begins`, from the
+        minute after this VM `approved` it, or after its notice. `duration`: seconds that it announces."""
+        if begins is None:
+            begins = start + notice if approved is None else approved + 1
+        self.events.append(Announced(ident, kind, source, start, start + notice, begins, over))
         seen = f'event_id="{ident}"'
         about = f'{seen},event_type="{kind}",event_source="{source}",resource_type="VirtualMachine"'
         self.put(f"event_info{{{about}}}", start, over, 1)
@@ -126,9 +164,17 @@ class VmSeries:
         self.put(f'event_status{{{seen},event_status="Started"}}', begins, over, 1)
         self.put(f"event_first_seen_timestamp_seconds{{{seen}}}", start, over, 60.0 * start)
         self.put(f"event_resources{{{seen}}}", start, over, resources)
-        self.put(f"event_not_before_timestamp_seconds{{{seen}}}", start, begins, 60.0 * (start + notice))
+        self.put(f"event_not_before_timestamp_seconds{{{seen}}}", start, min(begins, over), 60.0 * (start + notice))
         self.put(f"event_started_timestamp_seconds{{{seen}}}", begins, over, 60.0 * begins)
+        if duration is not None:
+            self.put(f"event_advertised_duration_seconds{{{seen}}}", start, over, duration)
+        held = f'event_decision{{{seen},decision="hold",reason="no-rule",rule=""}}'
+        self.put(held, start, over if approved is None else approved, 1)
         starter = "other" if begins < start + notice else "not_before"
+        if approved is not None:
+            starter = "this_vm"
+            self.put(f'event_decision{{{seen},decision="approve",reason="",rule="users"}}', approved, over, 1)
+            self.put(f"event_approved_timestamp_seconds{{{seen}}}", approved, over, 60.0 * approved)
         self.put(f'event_started_by{{{seen},started_by="{starter}"}}', begins, over, 1)
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -172,10 +218,11 @@ class FleetSamples:
 
     vms: list[Vm]
     minutes: int
+    step: int = 1
     changed: dict[str, VmSeries] = field(default_factory=dict)
 
     def __getitem__(self, vm: Vm) -> VmSeries:
-        return self.changed.setdefault(vm.name, VmSeries(vm, self.minutes))
+        return self.changed.setdefault(vm.name, VmSeries(vm, self.minutes, self.step))
 
     def share(self, part: float, *, vmss: str | None = None, skip: int = 0) -> list[Vm]:
         """Return this share of the fleet, from one scale set or spread over all VMs, without the first `skip`."""
@@ -188,7 +235,7 @@ class FleetSamples:
     def series(self) -> Iterator[tuple[str, str]]:
         """Yield every series of the fleet."""
         for vm in self.vms:
-            yield from (self.changed.get(vm.name) or VmSeries(vm, self.minutes)).lines()
+            yield from (self.changed.get(vm.name) or VmSeries(vm, self.minutes, self.step)).lines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +324,7 @@ def _partition(samples: FleetSamples) -> None:
     """Prometheus can't reach a scale set for half an hour."""
     for vm in samples.vms:
         if vm.vmss == "set6":
-            samples[vm].away(WARM, WARM + 30)
+            samples[vm].away(WARM, WARM + 30, restarts=False)
 
 
 def _one_without_data(samples: FleetSamples) -> None:
@@ -330,7 +377,7 @@ def _rollout(samples: FleetSamples) -> None:
 def _job_gone(samples: FleetSamples) -> None:
     """Service discovery finds nothing for forty minutes."""
     for vm in samples.vms:
-        samples[vm].away(WARM, WARM + 40, listed=False)
+        samples[vm].away(WARM, WARM + 40, listed=False, restarts=False)
 
 
 def _destination(samples: FleetSamples) -> None:
