@@ -211,6 +211,13 @@ class Firing:
         return None
 
     @property
+    def sent(self) -> list[Texts]:
+        """Its texts in the minute of its first notification, which waits for up to a minute; later ones aren't sent."""
+        first = self.notified
+        minutes = zip(self.minutes, self.texts, strict=True)
+        return [] if first is None else [texts for minute, texts in minutes if first <= minute <= first + 1]
+
+    @property
     def outcome(self) -> str:
         """Its receivers, or the reason for having none."""
         first = self.routes[0]
@@ -295,7 +302,7 @@ def _is(must: Fires, each: Firing) -> bool:
         and each.notified is not None
         and each.notified <= must.within
         and (not must.receiver or any(must.receiver in route.receivers for route in each.routes))
-        and (not must.text or any(re.search(must.text, " ".join(texts), re.DOTALL) for texts in each.texts))
+        and (not must.text or any(re.search(must.text, " ".join(texts), re.DOTALL) for texts in each.sent))
     )
 
 

@@ -28,7 +28,7 @@ EVENT_HUBS: Final = '{destination="event_hubs"}'
 class Fires:
     """A notification that must exist: of an alert with one of these names (a regular expression without the prefix),
     at least this severe, not muted, at most this many minutes after the story's begin, and to this receiver if given.
-    `text`: a regular expression that its text contains in some minute."""
+    `text`: a regular expression that its text contains when it is sent."""
 
     names: str
     within: int
@@ -521,10 +521,10 @@ STORIES: Final = (
         [*SHOP, *DATA],
         _two_waves,
         must=(
-            Fires("MaintenanceWave", 5, receiver="shop", text="web|production"),
-            Fires("MaintenanceWave", 5, receiver="operators", text="batch|production"),
+            Fires("MaintenanceWave", 5, receiver="shop", text="web_0"),
+            Fires("", 12, receiver="operators", text="batch_0"),
         ),
-        notifies="MaintenanceWave",
+        notifies="MaintenanceWave|MaintenanceImminent",
     ),
     Story(
         "Wave of a subscription and a VM of another owner",
