@@ -105,9 +105,10 @@ def test_a_wave_of_a_subscription_mutes_only_other_waves() -> None:
     for rule in LOADED["inhibit_rules"]:
         if ("scope", "=", "subscription") in _matchers(rule, "source") and _names(_matchers(rule, "source")) & waves:
             assert _names(_matchers(rule, "target")) == waves
+            assert ("tag_owner", "=", "") in _matchers(rule, "target")
 
 
-@pytest.mark.parametrize("alert", ["FleetDown", "FleetDataStale", "MaintenanceWave", "EvictionWave"])
+@pytest.mark.parametrize("alert", ["FleetDown", "FleetDataStale"])
 def test_an_owner_is_notified_of_subscription_alerts_that_mute_those_of_their_vms(alert: str) -> None:
     """An alert of a subscription has no owner's tag: it reaches the owners with a route, and the operators."""
     name = f"AzureScheduledEvents{alert}"
@@ -139,7 +140,7 @@ SET: Final = {**GROUP, "vmss_name": VM["vmss_name"]}
                 "event_type": "Reboot",
             },
             {"alertname": "MaintenanceImminent", "tag_owner": "shop", **VM},
-            {"operators": 1, "shop": 2},
+            {"operators": 1, "shop": 1},
         ),
         (
             {
@@ -149,13 +150,29 @@ SET: Final = {**GROUP, "vmss_name": VM["vmss_name"]}
                 "subscription_id": "s",
                 "event_type": "Reboot",
             },
-            {"alertname": "MaintenanceWave", "scope": "resource group", "tag_owner": "shop", **GROUP},
-            {"operators": 1, "shop": 1},
+            {"alertname": "MaintenanceWave", "scope": "resource group", "tag_owner": "data", **GROUP},
+            {"operators": 2},
+        ),
+        (
+            {
+                "alertname": "MaintenanceWave",
+                "scope": "subscription",
+                "job": "j",
+                "subscription_id": "s",
+                "event_type": "Reboot",
+            },
+            {"alertname": "MaintenanceWave", "scope": "resource group", **GROUP},
+            {"operators": 1},
         ),
         (
             {"alertname": "MaintenanceWave", "scope": "resource group", "tag_owner": "shop", **GROUP},
-            {"alertname": "MaintenanceImminent", "tag_owner": "shop", **GROUP, "instance": "i"},
+            {"alertname": "MaintenanceImminent", "tag_owner": "shop", **VM},
             {"shop": 1},
+        ),
+        (
+            {"alertname": "MaintenanceWave", "scope": "resource group", **GROUP},
+            {"alertname": "MaintenanceWave", "scope": "scale set", **SET},
+            {"operators": 1},
         ),
         (
             {"alertname": "MaintenanceWave", "scope": "resource group", **GROUP},
@@ -180,8 +197,10 @@ SET: Final = {**GROUP, "vmss_name": VM["vmss_name"]}
     ],
     ids=[
         "a subscription and a VM",
+        "a subscription and an owner",
         "a subscription and a resource group",
         "a resource group and its VM",
+        "a resource group and its scale set",
         "another owner",
         "another environment",
         "the same environment",
@@ -248,7 +267,7 @@ def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
     assert after.count('"tag_environment"') == after.count('"tag_environment" "tag_cost_centre"') > 0
     assert re.sub(r',? "?tag_cost_centre"?', "", after) == before
     equal = [rule["equal"] for rule in yaml.safe_load(config.read_text(encoding="utf-8"))["inhibit_rules"]]
-    assert [("tag_cost_centre" in labels) for labels in equal] == [("vmss_name" in labels) for labels in equal]
+    assert [("tag_cost_centre" in labels) for labels in equal] == [("tag_environment" in labels) for labels in equal]
     checked = subprocess.run(
         [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", "rules.yml"],
         cwd=folder,
