@@ -31,6 +31,7 @@ from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, RecordKind
 from exporter.core.scope import apply_scope
 from exporter.core.state import (
+    CLOSING,
     EMPTY,
     Instant,
     Interruption,
@@ -53,6 +54,7 @@ INTERRUPTION_RECORDS_AN_HOUR: Final = 20
 """Limit for interruptions with an event, and again for those without. A starved machine stalls several times a second
 for days. The histogram counts all stalls, and the event summaries include them."""
 _HOUR: Final = 3600.0
+CLOSED_REMEMBERED: Final = 50
 
 
 # -- observations
@@ -293,6 +295,7 @@ class _Cycle:
         if scoped.anomaly:
             self._record_anomaly(scoped.anomaly)
         self._facts.extend(facts.EventTransitioned(transition) for transition in scoped.counted)
+        self._remember_closed(*[move.tracked for move in scoped.counted if move.kind in CLOSING])
         for transition in scoped.transitions:
             self._record(self._factory.transition(self._state, transition))
         for rejection in scoped.rejections:
@@ -565,6 +568,14 @@ class _Cycle:
 
     def _set_tracked(self, tracked: TrackedEvent) -> None:
         self._replace_state(with_tracked(self._state, tracked))
+        if tracked.closed is not None and tracked.key in self._process.closed:
+            self._remember_closed(tracked)
+
+    def _remember_closed(self, *events: TrackedEvent) -> None:
+        new = {tracked.key: tracked for tracked in events}
+        if new:
+            known = {key: tracked for key, tracked in self._process.closed.items() if key not in new}
+            self._update_process_memory(closed=dict([*known.items(), *new.items()][-CLOSED_REMEMBERED:]))
 
     def _record(self, numbered: tuple[State, Record]) -> None:
         self._replace_state(numbered[0])

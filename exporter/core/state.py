@@ -342,6 +342,8 @@ class ProcessMemory(Struct, frozen=True):
     """Monotonic seconds of the last records of interruptions with an event (True), and of those without one."""
     decisions: Mapping[str, Any] = EMPTY
     """The last decision on each event of the document (`policy.Decision`), by event key."""
+    closed: Mapping[str, TrackedEvent] = EMPTY
+    """The last events of this VM that ended in this process, by event key, as they were last updated."""
 
 
 class State(Stored, frozen=True):

@@ -161,6 +161,20 @@ FAMILIES: Final = (
         "reason",
         "rule",
     ),
+    _gauge(
+        "event_outcome_info",
+        "1 for each event, until 15 minutes after its end: what started it, the rule if this VM's approval was "
+        "accepted, and its outcome; empty while unknown.",
+        "event_id",
+        "event_type",
+        "event_source",
+        "started_by",
+        "rule",
+        "outcome",
+    ),
+    _gauge("event_began_timestamp_seconds", "Time of its start, or when it was first seen.", "event_id"),
+    _gauge("event_notice_seconds", "First NotBefore minus the time when first seen.", "event_id"),
+    _gauge("event_interruption_seconds", "Observed interruption; absent if there was none.", "event_id"),
     _gauge("event_series_dropped", "Events of this VM without their own series, because more than 50 are open."),
     # outcomes of events
     _counter("events_observed_total", "Events of this VM that the agent has seen.", "event_type", "event_source"),

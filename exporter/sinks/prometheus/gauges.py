@@ -7,15 +7,18 @@ from datetime import datetime
 from typing import Final
 
 from exporter.core.policy import Decision
+from exporter.core.record_factory import event_summary
 from exporter.core.scope import EventNow
 from exporter.core.snapshot import Status, urgency_key
-from exporter.core.state import Instant, StartedBy
+from exporter.core.state import Instant, StartedBy, TrackedEvent
 from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus import catalogue
 from exporter.text.terminal import printable
 
 MAX_EVENT_SERIES: Final = 50
 """Maximum number of events with separate series, for the most urgent events of this VM."""
+CLOSED_SECONDS: Final = 900.0
+"""How long the summary of an event stays after its end: several scrapes, also of a VM that Prometheus missed."""
 MAX_LABEL: Final = 256
 """Maximum characters. Azure's names are far shorter; external text must not make scrapes large."""
 
@@ -61,6 +64,7 @@ def gauges_of(status: Status, now: Instant) -> Samples:
     _source(gauges, status, now)
     _vm(gauges, status)
     _events(gauges, status.named_events, status.state.process.decisions)
+    _closed_events(gauges, status, now)
     _outputs(gauges, status)
     return gauges.samples
 
@@ -126,6 +130,34 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
     gauges.set("event_resources", len(tracked.resources) if tracked.resources is not None else None, name)
     if decision is not None:
         gauges.set("event_decision", 1, name, decision.verdict.value, decision.reason.value, label_value(decision.rule))
+    _summary(gauges, name, tracked)
+
+
+def _closed_events(gauges: _Gauges, status: Status, now: Instant) -> None:
+    shown = {labels[0] for labels, _ in gauges.samples.get("event_info", ())}
+    for tracked in status.state.process.closed.values():
+        name = label_value(tracked.event.event_id)
+        if name not in shown and tracked.closed is not None and now.minus(tracked.closed) < CLOSED_SECONDS:
+            shown.add(name)
+            _summary(gauges, name, tracked)
+
+
+def _summary(gauges: _Gauges, name: str, tracked: TrackedEvent) -> None:
+    """Add what the closing record of the event contains, or would contain now."""
+    summary = event_summary(tracked)
+    gauges.set(
+        "event_outcome_info",
+        1,
+        name,
+        known_value(tracked.event_type, catalogue.EVENT_TYPES),
+        known_value(tracked.event.source, catalogue.EVENT_SOURCES),
+        summary["started_by"] or "",
+        label_value(summary["rule"]) if summary["approved_at"] else "",
+        summary["outcome"] or "",
+    )
+    gauges.set("event_began_timestamp_seconds", tracked.started_at or tracked.first_seen.wall, name)
+    gauges.set("event_notice_seconds", summary["notice_seconds"], name)
+    gauges.set("event_interruption_seconds", summary["interruption_seconds"], name)
 
 
 def _outputs(gauges: _Gauges, status: Status) -> None:
