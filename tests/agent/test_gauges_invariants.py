@@ -149,15 +149,19 @@ class Shown:
             assert waits == pytest.approx(self.queues(), abs=1e-3)
 
     def records_each_once(self, series: Series, shown: set[str]) -> None:
-        """Check that each event has one decision per process that read a document, and one start."""
+        """Check that each event has one decision per process that read a document, one start, and one outcome."""
         for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
             ids = [dict(labels)["event_id"] for family, labels in series if family == name]
             assert len(ids) == len(set(ids))
             assert set(ids) == expected or (name == "event_decision" and not self.sheet.decided)
+        outcomes = [dict(labels) for family, labels in series if family == "event_began_timestamp_seconds"]
+        assert len({labels["event_id"] for labels in outcomes}) == len(outcomes)
+        assert {labels["event_id"] for labels in outcomes if not labels["outcome"]} == shown
 
     def scrape(self) -> Series:
         """Return the compared families as a scraper reads them."""
-        return families(self.environment.sink, (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
+        others = ("event_began_timestamp_seconds", "last_successful_poll_timestamp_seconds")
+        return families(self.environment.sink, (*EVENTS, *ONCE, *OUTBOX, *others))
 
     def reports_its_age(self, series: Series) -> None:
         """Check the read time of the shown document: never later than the real one."""

@@ -93,7 +93,7 @@ def _histogram(name: str, help: str, buckets: tuple[float, ...], *labels: str, r
 FAMILIES: Final = (
     # the source
     _gauge("up", "1 if the last poll of the metadata service succeeded, else 0; 0 before the first poll."),
-    _gauge("last_poll_timestamp_seconds", "Time of the last poll of the metadata service, failed ones included."),
+    _gauge("last_poll_timestamp_seconds", "Time of the last poll, failed ones included."),
     _gauge(
         "last_successful_poll_timestamp_seconds",
         "Time when a valid document was last read. All event gauges are as of then.",
@@ -101,28 +101,22 @@ FAMILIES: Final = (
     _gauge("poll_interval_seconds", "Configured poll interval."),
     _gauge(
         "source_warming",
-        "1 while Azure may still be enabling Scheduled Events, for 5 minutes or until the first event: an "
-        "empty document does not mean that nothing is planned.",
+        "1 while Azure may still be enabling Scheduled Events: for 5 minutes or until the first event.",
     ),
     _histogram("poll_duration_seconds", "Duration of polls, failed ones included.", POLL),
     _counter("polls_total", "Polls of the metadata service, failed ones included."),
     _counter("poll_failures_total", "Polls that returned no valid document.", "reason"),
     _gauge("document_incarnation", "DocumentIncarnation of the last valid document."),
-    _gauge("document_events", "Events in the last valid document, including those of other VMs and malformed ones."),
+    _gauge("document_events", "Events in the last valid document, including those of other VMs."),
     _counter("document_changes_total", "Valid documents that differed from the previous one."),
-    _counter(
-        "document_anomalies_total",
-        "Anomalies of the metadata service, for example of DocumentIncarnation.",
-        "anomaly",
-        rare=True,
-    ),
+    _counter("document_anomalies_total", "Anomalies of the metadata service.", "anomaly", rare=True),
     _counter("unknown_values_total", "Values in documents that this version does not know.", "field"),
     # the identity of exporter and VM
     Family("build_info", "info", "Version of the exporter and of Python.", ("version", "python_version")),
     Family(
         "vm_info",
         "info",
-        "Identity of this VM, with a label tag_NAME for each of `source.tags`; absent until any of it is known.",
+        "Identity of this VM, with a label tag_NAME for each of `source.tags`; absent until known.",
         tuple(f"vm_{field}" if field in ("name", "id", "size") else field for field in VM_FIELDS),
     ),
     # the current events of this VM
@@ -138,7 +132,7 @@ FAMILIES: Final = (
     _gauge("event_status", "1 for the event's current status, 0 for the others.", "event_id", "event_status"),
     _gauge(
         "event_not_before_timestamp_seconds",
-        "Earliest time at which Azure starts the event; absent once it has started.",
+        "Earliest time at which Azure starts the event; absent once started.",
         "event_id",
     ),
     _gauge("event_advertised_duration_seconds", "Interruption that Azure announced; absent if unknown.", "event_id"),
@@ -146,8 +140,7 @@ FAMILIES: Final = (
     _gauge("event_started_timestamp_seconds", "Time when the event was first seen Started.", "event_id"),
     _gauge(
         "event_started_by",
-        "1 for what started the event, while it is Started: this_vm (its approval), other "
-        "(before NotBefore), not_before (it passed), or unknown.",
+        "1 for what started the event: this_vm (its approval), other (before NotBefore), not_before, or unknown.",
         "event_id",
         "started_by",
     ),
@@ -155,16 +148,15 @@ FAMILIES: Final = (
     _gauge("event_resources", "Number of resources that the event affects, including this VM.", "event_id"),
     _gauge(
         "event_decision",
-        "1 for the current decision on the event: approve or hold, the reason, and the rule.",
+        "1 for the current decision: approve or hold, the reason, and the rule.",
         "event_id",
         "decision",
         "reason",
         "rule",
     ),
     _gauge(
-        "event_outcome_info",
-        "1 for each event, until 15 minutes after its end: what started it, the rule if this VM's approval was "
-        "accepted, and its outcome; empty while unknown.",
+        "event_began_timestamp_seconds",
+        "Time of the start, or when first seen. Like the next two, until 15 minutes after the end; then with outcome.",
         "event_id",
         "event_type",
         "event_source",
@@ -172,16 +164,14 @@ FAMILIES: Final = (
         "rule",
         "outcome",
     ),
-    _gauge("event_began_timestamp_seconds", "Time of its start, or when it was first seen.", "event_id"),
     _gauge("event_notice_seconds", "First NotBefore minus the time when first seen.", "event_id"),
-    _gauge("event_interruption_seconds", "Observed interruption; absent if there was none.", "event_id"),
-    _gauge("event_series_dropped", "Events of this VM without their own series, because more than 50 are open."),
+    _gauge("event_interruption_seconds", "Observed interruption, if any.", "event_id"),
+    _gauge("event_series_dropped", "Events of this VM without their own series: more than 50 are open."),
     # outcomes of events
     _counter("events_observed_total", "Events of this VM that the agent has seen.", "event_type", "event_source"),
     _counter(
         "events_started_total",
-        "Events of this VM whose start was observed, by what started them: this_vm, other, not_before (it "
-        "passed), or unknown.",
+        "Events of this VM whose start was observed, by what started them.",
         "event_type",
         "started_by",
     ),
@@ -200,14 +190,14 @@ FAMILIES: Final = (
     ),
     _histogram(
         "started_duration_seconds",
-        "Time that completed events were Started, by the polls; only without a polling gap or restart in between.",
+        "Time that completed events were Started; only without a polling gap or restart in between.",
         STARTED,
         "event_type",
         rare=True,
     ),
     _histogram(
         "observed_interruption_seconds",
-        "Interruptions of this VM, measured inside it; attributed: an event of this VM was Started.",
+        "Interruptions measured inside this VM; attributed: an event of this VM was Started.",
         INTERRUPTION,
         "kind",
         "attributed",
@@ -223,58 +213,44 @@ FAMILIES: Final = (
         "rule",
         rare=True,
     ),
-    _counter("approval_requests_total", "Approval requests sent to the metadata service, failed ones included."),
+    _counter("approval_requests_total", "Approval requests, failed ones included."),
     _counter(
         "approval_request_failures_total",
         "Approval requests that Azure did not answer with HTTP 200.",
         "reason",
         rare=True,
     ),
-    _counter("approvals_outdated_total", "Approved events that changed so that the rules would now hold them."),
-    _counter(
-        "approvals_postponed_total",
-        "Due approvals not sent: document too old, new hold, no connection, or stop.",
-    ),
-    _gauge(
-        "approval_held",
-        "1 if the hold file exists or its absence cannot be verified, else 0; also 0 without a hold file.",
-    ),
+    _counter("approvals_outdated_total", "Approved events that changed and would now be held."),
+    _counter("approvals_postponed_total", "Due approvals that were not sent."),
+    _gauge("approval_held", "1 if the hold file exists or its absence cannot be verified, else 0."),
     _gauge("approval_mode", "1 for the configured mode, 0 for the others.", "mode"),
     # delivery
     _gauge("outbox_records", "Records waiting for this destination.", "destination"),
     _gauge(
-        "outbox_oldest_record_timestamp_seconds",
-        "Time of the oldest record waiting for this destination; absent if none is.",
-        "destination",
+        "outbox_oldest_record_timestamp_seconds", "Time of the oldest record waiting; absent if none is.", "destination"
     ),
     _gauge(
         "destination_records_parked",
-        "Records that this destination rejected while it accepted others; kept until requeue sends them again.",
+        "Records that this destination rejected while it accepted others; kept for requeue.",
         "destination",
     ),
     _gauge("outbox_bytes", "Size of the outbox on disk."),
-    _gauge("outbox_capacity_bytes", "Size at which the outbox drops old records, delivered ones first."),
-    _gauge(
-        "outbox_writable", "1 if the last write succeeded, else 0: nothing is approved, and records wait in memory."
-    ),
+    _gauge("outbox_capacity_bytes", "Size at which the outbox drops old records."),
+    _gauge("outbox_writable", "1 if the last write succeeded, else 0: nothing is approved."),
     _counter("destination_sends_total", "Send attempts to this destination, failed ones included.", "destination"),
     _counter("destination_send_failures_total", "Failed send attempts.", "destination", "reason"),
     _counter("destination_records_sent_total", "Records that the destination acknowledged.", "destination"),
     _counter(
         "destination_records_dropped_total",
-        "Records dropped undelivered, or rejected by the destination within an accepted request.",
+        "Records dropped undelivered, or rejected within an accepted request.",
         "destination",
         "reason",
     ),
     _histogram("destination_send_duration_seconds", "Duration of acknowledged sends.", SEND, "destination"),
-    _gauge(
-        "destination_last_success_timestamp_seconds",
-        "Time when this destination last acknowledged a record.",
-        "destination",
-    ),
+    _gauge("destination_last_success_timestamp_seconds", "Time of the last acknowledged send.", "destination"),
     # the scrape endpoint
     _gauge("web_certificate_not_after_timestamp_seconds", "Expiry time of the served certificate; absent without TLS."),
-    _counter("web_config_reload_failures_total", "Changed web configurations that were invalid and not applied."),
+    _counter("web_config_reload_failures_total", "Changed web configurations that were invalid."),
 )
 BY_NAME: Final = {family.name: family for family in FAMILIES}
 

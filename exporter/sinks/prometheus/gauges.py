@@ -1,4 +1,4 @@
-"""Gauges, computed from the status at each scrape. Pure, so that no gauge outlives its event."""
+"""Gauges, computed from the status at each scrape. Pure, so that no gauge outlives what it is about."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def _summary(gauges: _Gauges, name: str, tracked: TrackedEvent) -> None:
     """Add what the closing record of the event contains, or would contain now."""
     summary = event_summary(tracked)
     gauges.set(
-        "event_outcome_info",
-        1,
+        "event_began_timestamp_seconds",
+        tracked.started_at or tracked.first_seen.wall,
         name,
         known_value(tracked.event_type, catalogue.EVENT_TYPES),
         known_value(tracked.event.source, catalogue.EVENT_SOURCES),
@@ -155,7 +155,6 @@ def _summary(gauges: _Gauges, name: str, tracked: TrackedEvent) -> None:
         label_value(summary["rule"]) if summary["approved_at"] else "",
         summary["outcome"] or "",
     )
-    gauges.set("event_began_timestamp_seconds", tracked.started_at or tracked.first_seen.wall, name)
     gauges.set("event_notice_seconds", summary["notice_seconds"], name)
     gauges.set("event_interruption_seconds", summary["interruption_seconds"], name)
 
