@@ -162,15 +162,15 @@ class QueryClient:
         """Close the connection."""
         self._client.close()
 
-    def query(self, expression: str, *, instant: bool, step: int = STEP) -> tuple[float, int]:
+    def query(self, expression: str, *, instant: bool) -> tuple[float, int]:
         """Run a query. Return its seconds and the number of samples that it read."""
         began = time.perf_counter()
         if instant:
             fields: dict[str, Any] = {"query": expression, "time": self._at, "stats": "all"}
             answer = self._client.post("/api/v1/query", data=fields)
         else:
-            stop = int(self._at) // step * step
-            fields = {"query": expression, "start": stop - RANGE, "end": stop, "step": step, "stats": "all"}
+            stop = int(self._at) // STEP * STEP
+            fields = {"query": expression, "start": stop - RANGE, "end": stop, "step": STEP, "stats": "all"}
             answer = self._client.post("/api/v1/query_range", data=fields)
         took = time.perf_counter() - began
         return took, int(answer.raise_for_status().json()["data"]["stats"]["samples"]["totalQueryableSamples"])
@@ -186,7 +186,6 @@ def measure(client: QueryClient, board: str, rounds: int, **chosen_by: str) -> I
                 client.query(
                     filled(target["expr"], "fleet", RANGE, **chosen_by),
                     instant=bool(target.get("instant")),
-                    step=3600 if target["interval"] == "1h" else STEP,
                 )
                 for target in panel["targets"]
             ]

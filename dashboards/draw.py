@@ -29,8 +29,7 @@ P = TypeVar("P", stat.Panel, rows.Panel, timeseries.Panel, statetimeline.Panel, 
 class PanelOptions(TypedDict, total=False):
     """Options of every panel type.
 
-    `no_value` is the text for no data, `mappings` are texts instead of values, and `interval` is the minimum time
-    between two points of a graph in Grafana's format (`1h`).
+    `no_value` is the text for no data, and `mappings` are texts instead of values.
     """
 
     title: Required[str]
@@ -41,7 +40,6 @@ class PanelOptions(TypedDict, total=False):
     steps: Steps
     mappings: Sequence[model.ValueMapping]
     decimals: float
-    interval: str
 
 
 def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
@@ -134,6 +132,8 @@ def _overrides(column: Column) -> list[model.DynamicConfigValue]:
         values["custom.cellOptions"] = {"type": column.cell}
     if column.link:
         values["links"] = [{"title": column.link_title, "url": column.link}]
+    if column.hidden:
+        values["custom.hidden"] = True
     if column.width:
         values["custom.width"] = column.width
     values["noValue"] = column.blank
@@ -148,8 +148,6 @@ def _common(drawn: P, options: PanelOptions, *, instant: bool, as_table: bool = 
     drawn = drawn.mappings(list(options.get("mappings", ())))
     if "decimals" in options:
         drawn = drawn.decimals(options["decimals"])
-    if "interval" in options:
-        drawn = drawn.interval(options["interval"])
     for number, asked in enumerate(options["queries"]):
         target = asked.instant() if instant else asked.range()
         target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)

@@ -25,10 +25,12 @@ from dashboards.panel import (
     NEUTRAL,
     NO_RULES,
     NONE_CURRENT,
+    OUTCOME_WORDS,
     PURPLE,
     SEEN_WORDS,
     SEVERITY_WORDS,
     SOON,
+    STARTED_BY_WORDS,
     STATUS_WORDS,
     UNKNOWN,
     Column,
@@ -50,6 +52,10 @@ SHOW_VM: Final = (
     f"/d/{VM_UID}?{ask.CARRIED}&var-job=${{__data.fields.Job}}"
     "&var-instance=${__data.fields.Instance}&${__url_time_range}"
 ).replace("${job:queryparam}&", "")
+SHOW_VM_THEN: Final = SHOW_VM.replace(
+    "${__url_time_range}", "from=${__data.fields.From.numeric}&to=${__data.fields.To.numeric}"
+)
+"""From an hour before an event began until an hour after it."""
 STANDALONE: Final = (word_for_nothing("no scale set"),)
 
 _WORTH: Final = 'severity!="info"'
@@ -261,10 +267,13 @@ _ALL_SEEN: Final = worded(
 )
 _AGE: Final = f"time() - ({fleet_metric('last_successful_poll_timestamp_seconds')} > 0)"
 
+_DUE: Final = f"max by (job, instance, event_id) ({fleet_metric('event_not_before_timestamp_seconds')})"
+_URGENT: Final = f"bottomk(100, max by ({_SHOWN}) ({ask.FLEET_BY_URGENCY}))"
+
 EVENTS: Final = table(
     title="VMs with an event",
-    description="Up to a hundred VMs: started events first, then by time of start. The name of a VM links to its "
-    "dashboard.",
+    description="Up to a hundred VMs: first events that take a VM down, then freezes and deletions, each by time of "
+    "start. The name of a VM links to its dashboard.",
     columns=[
         Column("vm_name", "VM", link=SHOW_VM, width=170),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
@@ -276,8 +285,8 @@ EVENTS: Final = table(
         Column("job", "Job"),
     ],
     queries=[
-        query(f"topk(100, max by ({_SHOWN}) ({fleet_events(IS_STARTED)}))"),
-        query(f"bottomk(100, max by ({_SHOWN}) ({ask.FLEET_NOT_BEFORE}) - time())"),
+        query(_URGENT),
+        query(ask.of_event(_URGENT, f"{_DUE} - time()")),
         query(fleet_silent_row(fleet_events(), **dict.fromkeys(_EVENT_LABELS, "–"))),
     ],
     no_value=NO_RULES,
@@ -305,6 +314,43 @@ UNSEEN: Final = table(
 
 # -- in this range
 
+_ROWS: Final = f"topk(500, 1000 * {ask.FLEET_BEGAN})"
+_HOUR: Final = 3_600_000
+_NO_ROW: Final = worded(f"(0 * ({ask.FLEET_ALL} unless count({ask.FLEET_BEGAN})))", vm_name="none", outcome="–")
+
+LAST_NIGHT: Final = table(
+    title="Events in this range",
+    description="One row for each event and VM, the newest first; up to five hundred. Began: its start, or when it was "
+    "first seen. Started by: an approval of this VM, of another approver or VM, or NotBefore; the rule is that of this "
+    "VM's approval. Outcome open: the VM has not recorded an end, for example because it was deleted. The name of a VM "
+    "links to its dashboard at that time.",
+    columns=[
+        Column("Value #A", "Began", "dateTimeAsIso", width=160),
+        Column("vm_name", "VM", link=SHOW_VM_THEN, width=170),
+        Column("event_type", "Type", width=95),
+        Column("event_source", "Source", width=90),
+        Column("Value #B", "Notice", "s", width=100),
+        Column("started_by", "Started by", cell="color-text", mappings=(STARTED_BY_WORDS,), width=145),
+        Column("rule", "Rule", width=130),
+        Column("Value #C", "Interruption", "s", width=110),
+        Column("outcome", "Outcome", cell="color-text", mappings=OUTCOME_WORDS, width=95),
+        Column("event_id", "Event"),
+        Column("instance", "Instance", hidden=True),
+        Column("job", "Job", hidden=True),
+        Column("Value #D", "From", hidden=True),
+        Column("Value #E", "To", hidden=True),
+    ],
+    queries=[
+        query(_ROWS),
+        query(ask.of_event(_ROWS, ask.FLEET_NOTICE)),
+        query(ask.of_event(_ROWS, ask.FLEET_INTERRUPTION)),
+        query(f"{_ROWS} - {_HOUR}"),
+        query(f"{_ROWS} + {_HOUR}"),
+        query(_NO_ROW),
+    ],
+    no_value=NO_RULES,
+)
+
 _STARTERS: Final = {
     "this_vm": "By this VM",
     "other": "By others",
@@ -324,9 +370,6 @@ _OUTCOME_QUERIES: Final = [
     *(_summed(ask.FLEET_ENDS, f'outcome="{word}"') for word in _OUTCOMES),
 ]
 _ANY_OUTCOME: Final = f"count({_summed(ask.FLEET_STARTS)} or {_summed(ask.FLEET_ENDS)})"
-_WEEK: Final = f"sum by (event_type) (sum_over_time({fleet_recorded(ask.FLEET_STARTS)}[7d]))"
-_NO_WEEK: Final = worded(f"(0 * ({ask.FLEET_ALL} unless count({_WEEK})))", event_type="none")
-
 OUTCOMES: Final = table(
     title="Starts and ends of events",
     description="Starts and ends in this range, by type; an event of five VMs counts five times. Starts, by what "
@@ -375,18 +418,6 @@ OVER_TIME: Final = curves(
     steps=PURPLE,
     decimals=0,
 )
-WEEKLY: Final = curves(
-    title="Starts per week",
-    description="Starts of events in the seven days before each point, by type. An event of five VMs counts five "
-    "times.",
-    stacked=True,
-    queries=[query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}")],
-    no_value=NO_RULES,
-    steps=((None, NEUTRAL),),
-    decimals=0,
-    interval="1h",
-)
-
 # -- delivery and agents
 
 _COUNTED_MODES: Final = f"sum by (mode, version) ({fleet_recorded('fleet:azure_scheduled_events_approval_mode:vms')})"
@@ -468,7 +499,11 @@ BOARD: Final = board(
         "Alerts and missing data": [(7, [(11, ALERTS), (13, PLACES)])],
         "Scheduled": [(8, [(16, GROUPS), (8, WHEN)])],
         "VMs": [(8, [(14, EVENTS), (10, UNSEEN)])],
-        "In this range": [(7, [(13, OUTCOMES), (11, INTERRUPTION)]), (7, [(12, OVER_TIME), (12, WEEKLY)])],
+        "In this range": [
+            (9, [(24, LAST_NIGHT)]),
+            (7, [(13, OUTCOMES), (11, INTERRUPTION)]),
+            (7, [(24, OVER_TIME)]),
+        ],
         "Delivery and agents": [(7, [(14, RECORDS), (10, MODES)])],
     },
 )

@@ -42,6 +42,8 @@ class Column:
     link: str = ""
     link_title: str = "Show this VM"
     width: int = 0
+    hidden: bool = False
+    """Only links use it."""
     blank: str = "–"
     """Text of a cell without a value; by default Grafana shows the no-value text of the panel there."""
 
@@ -83,18 +85,16 @@ STATE_WORDS: Final = words_for(
         STALE + STARTED: ("Unknown; last: started", UNKNOWN),
     }
 )
+_DUE: Final = word_for_range(-FAR / 10, 0, "At any moment", BAD)
 COUNTDOWN_WORDS: Final = (
-    words_for(
-        {
-            FAR: ("Nothing scheduled", GOOD),
-            2 * FAR: ("None seen, some unknown", UNKNOWN),
-            -FAR: ("Unknown", UNKNOWN),
-            -2 * FAR: ("Not known yet", NEUTRAL),
-            -3 * FAR: ("Started", BAD),
-        }
-    ),
-    word_for_range(-FAR / 10, 0, "At any moment", BAD),
+    words_for({FAR: ("Nothing scheduled", GOOD), 2 * FAR: ("None seen, some unknown", UNKNOWN)}),
+    _DUE,
 )
+VM_COUNTDOWN_WORDS: Final = (
+    words_for({FAR: ("–", GOOD), -FAR: ("–", UNKNOWN), -2 * FAR: ("–", NEUTRAL), -3 * FAR: ("–", BAD)}),
+    _DUE,
+)
+"""The panel next to it shows the state in words."""
 EVENT_WORDS: Final = words_for(
     {
         "nothing scheduled": ("nothing scheduled", GOOD),
@@ -106,6 +106,19 @@ EVENT_WORDS: Final = words_for(
 STATUS_WORDS: Final = words_for({"Scheduled": ("Scheduled", SOON), "Started": ("Started", BAD)})
 DATA_STATES: Final = words_for(
     {0: ("current", GOOD), 1: ("not known yet", NEUTRAL), 2: ("stale", UNKNOWN), 3: ("down", BAD)}
+)
+DECISION_WORDS: Final = words_for({"approved": ("approved", GOOD)})
+STARTED_BY_WORDS: Final = words_for(
+    {
+        "this_vm": ("this VM", "text"),
+        "other": ("another approver", SOON),
+        "not_before": ("NotBefore passed", "text"),
+        "unknown": ("unknown", UNKNOWN),
+    }
+)
+OUTCOME_WORDS: Final = (
+    words_for({"completed": ("completed", GOOD), "canceled": ("canceled", "text"), "ended": ("not seen", UNKNOWN)}),
+    word_for_nothing("open"),
 )
 MODE_WORDS: Final = words_for({"enforce": ("enforce", NEUTRAL)})
 SEVERITY_WORDS: Final = words_for({"critical": ("critical", BAD), "warning": ("warning", SOON)})

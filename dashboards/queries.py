@@ -107,14 +107,16 @@ VM_KNOWN: Final = (
 )
 """NONE, SCHEDULED, or STARTED, as last known."""
 
-_LAST_GOOD: Final = metric("last_successful_poll_timestamp_seconds")
+_LAST_POLL: Final = metric("last_poll_timestamp_seconds")
 
 VM_IS_STALE: Final = (
-    f"({metric('up')} == 0 and on (job, instance) {metric('last_poll_timestamp_seconds')}\n"
-    f"or timestamp({_LAST_GOOD}) - {_LAST_GOOD} > 30 + 10 * {metric('poll_interval_seconds')})"
+    f"({metric('up')} == 0 and on (job, instance) {_LAST_POLL}\n"
+    f"or {_LAST_POLL} == {_LAST_POLL} offset 3m\n"
+    f"unless timestamp({_LAST_POLL}) == timestamp({_LAST_POLL} offset 3m))"
 )
-"""timestamp() is the time of the scrape, so that a long scrape interval doesn't make data stale. Before the first poll
-of a process ends, `up` is 0 too: that is "not known yet"."""
+"""The last poll failed, or none has ended for three minutes. The VM's clock is compared only with itself: it may be
+wrong. The last line excludes a VM that was scraped only once in that time. Before the first poll of a process ends,
+`up` is 0 too: that is "not known yet"."""
 
 _NAMED: Final = metric("vm_info", 'vm_name!=""')
 _NAME_IS_UNKNOWN: Final = f"{metric('document_events')} > 0\nunless on (job, instance) {_NAMED}"
@@ -184,11 +186,18 @@ VM_SILENT_ROWS: Final = "\nor\n".join(
 )
 """A row if there is no event, or if the events shown may be outdated."""
 
+_OPEN: Final = 'outcome=""'
+_BY_RULE: Final = 'rule!=""'
+_APPROVED: Final = f"(0 * {metric('event_began_timestamp_seconds', _BY_RULE, _OPEN)} + 1)"
+
 VM_DECIDED: Final = (
     "max by (job, instance, event_id, event_type, decision, reason, rule) (\n"
-    f"{metric('event_decision')}\n* {_ON_EVENT} group_left (event_type) {_INFO})"
+    f"({worded(_APPROVED, decision='approved')}\n"
+    f"or {_ON_EVENT} {metric('event_decision')})\n"
+    f"* {_ON_EVENT} group_left (event_type) {_INFO})"
 )
-"""The current decision on every event; value 1."""
+"""The current decision on every event; value 1. An event that this agent approved needs no other decision: the agent
+holds it then, because it's approved or has started."""
 
 VM_ANNOUNCED: Final = (
     f"max by (event_type) ({metric('event_advertised_duration_seconds')}\n"
@@ -244,6 +253,18 @@ FLEET_NOT_BEFORE: Final = (
     f"({fleet_events(IS_SCHEDULED)}\n* {_ON_EVENT} group_left ()\n{fleet_metric('event_not_before_timestamp_seconds')})"
 )
 
+_DOWN: Final = 'event_type!~"Freeze|Terminate"'
+_NOT_DOWN: Final = 'event_type=~"Freeze|Terminate"'
+_START: Final = " or ".join(
+    f"max by (job, instance, event_id) ({fleet_metric(f'event_{name}_timestamp_seconds')})"
+    for name in ("not_before", "started", "first_seen")
+)
+FLEET_BY_URGENCY: Final = (
+    f"({fleet_events(_DOWN)} * {_ON_EVENT} group_left () ({_START})\n"
+    f"or {FAR} * {fleet_events(_NOT_DOWN)} + {_ON_EVENT} group_left () ({_START}))"
+)
+"""Every event with a number that sorts it: events that take a VM down before the others, then by time of start."""
+
 FLEET_ALL: Final = fleet_sights()
 FLEET_NONE_SEEN: Final = fleet_sights("0")
 """The number of VMs with current data; no sample if there are none, so that no panel shows "nothing scheduled"."""
@@ -272,6 +293,39 @@ FLEET_BEHIND: Final = (
 )
 FLEET_PARKED: Final = f"({fleet_metric('destination_records_parked')} > 0)"
 FLEET_LOST: Final = f"sum by (job, instance, vm_name, destination) (sum_over_time({FLEET_DROPPED}[$__range]))"
+
+
+def _began(*matchers: str) -> str:
+    recorded = "instance_event_id:azure_scheduled_events_event_began_timestamp_seconds:located"
+    return f"last_over_time({fleet_recorded(recorded, *matchers)}[$__range])"
+
+
+FLEET_BEGAN: Final = (
+    "topk by (job, instance, event_id) (1,\n"
+    + f"\nor {_ON_EVENT} ".join(
+        (
+            _began('outcome!=""', _BY_RULE),
+            _began('outcome!=""', 'rule=""'),
+            _began(_OPEN, 'started_by!=""'),
+            _began(_OPEN, 'started_by=""', _BY_RULE),
+            _began(_OPEN, 'started_by=""', 'rule=""'),
+        )
+    )
+    + ")"
+)
+"""When each event of the range began. Of the series of one event, the one that knows most: its labels change."""
+FLEET_NOTICE: Final = (
+    "max by (job, instance, event_id) (last_over_time("
+    f"instance_event_id:azure_scheduled_events_event_notice_seconds:max{{{_JOB}}}[$__range]))"
+)
+FLEET_INTERRUPTION: Final = (
+    f"max by (job, instance, event_id) (last_over_time({fleet_metric('event_interruption_seconds')}[$__range]))"
+)
+
+
+def of_event(rows: str, value: str) -> str:
+    """Return a value of each event in `rows`, with the labels of those rows, so that a table can merge them."""
+    return f"0 * {rows}\n+ {_ON_EVENT} group_left ()\n({value})"
 
 
 def alerts(state: str, *matchers: str) -> str:

@@ -12,6 +12,7 @@ from dashboards.panel import (
     COUNTDOWN_CELLS,
     COUNTDOWN_STEPS,
     COUNTDOWN_WORDS,
+    DECISION_WORDS,
     EVENT_WORDS,
     GOOD,
     NEUTRAL,
@@ -21,6 +22,7 @@ from dashboards.panel import (
     STATE_WORDS,
     STATUS_WORDS,
     UNKNOWN,
+    VM_COUNTDOWN_WORDS,
     Column,
     words_for,
 )
@@ -52,12 +54,12 @@ STATE: Final = figure(
 COUNTDOWN: Final = figure(
     title="Starts in",
     description="Time until the earliest NotBefore of an event that names this VM. An approval starts the event "
-    "earlier.",
+    "earlier. A dash: no start is known; the panel State shows why.",
     queries=[query(ask.VM_COUNTDOWN, PER_VM)],
-    no_value=NO_DATA,
+    no_value="–",
     unit="dtdhms",
     steps=COUNTDOWN_STEPS,
-    mappings=COUNTDOWN_WORDS,
+    mappings=VM_COUNTDOWN_WORDS,
 )
 LAST_ANSWER: Final = figure(
     title="Last successful poll",
@@ -122,10 +124,11 @@ EVENTS: Final = table(
 DECISIONS_NOW: Final = table(
     title="Current decisions",
     description="The current decision on every event of this VM: approve or hold, the reason, and the rule that "
-    "matched. not-scheduled: the event has started, so there is nothing to approve.",
+    "matched; approved: Azure accepted this agent's approval. not-scheduled: the event has started, so there is "
+    "nothing to approve.",
     columns=[
         Column("event_type", "Type", width=100),
-        Column("decision", "Decision", width=90),
+        Column("decision", "Decision", cell="color-text", mappings=(DECISION_WORDS,), width=90),
         Column("reason", "Reason", width=150),
         Column("rule", "Rule", width=150),
         Column("instance", "Instance", width=150),

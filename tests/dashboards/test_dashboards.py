@@ -27,7 +27,7 @@ TARGET_LABELS: Final = {"job", "instance", *TAGS}
 RECORDED_LABELS: Final = {
     *TARGET_LABELS,
     *CHOICES.values(),
-    *("vm_name", "event_id", "event_type", "event_status", "started_by", "outcome", "data_state"),
+    *("vm_name", "event_id", "event_type", "event_status", "started_by", "rule", "outcome", "data_state"),
 }
 
 
@@ -178,7 +178,7 @@ def test_a_vm_in_a_table_links_to_its_dashboard() -> None:
                 assert all(f"${{{name}:queryparam}}" in url for name in CHOICES)
                 assert url.count("job") == 1
                 assert set(re.findall(r"__data\.fields\.(\w+)", url)) <= headings
-    assert linked == 3
+    assert linked == 4
 
 
 def test_the_dashboards_are_small_enough_to_read() -> None:

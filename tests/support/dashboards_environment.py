@@ -39,12 +39,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return its panels without row headings; each query has the minimum interval of its panel, as in Grafana."""
-    drawn = [panel for panel in document["panels"] if panel["type"] != "row"]
-    return [
-        {**panel, "targets": [{**target, "interval": panel.get("interval", "")} for target in panel["targets"]]}
-        for panel in drawn
-    ]
+    """Return its panels without row headings."""
+    return [panel for panel in document["panels"] if panel["type"] != "row"]
 
 
 ALL: Final = {"job": ".+", "instance": ".+", **dict.fromkeys(CHOICES, ".*")}
@@ -67,9 +63,9 @@ def filled(expression: str, job: str, span: int, instance: str = ".+", **choices
     return text
 
 
-def step_of(target: dict[str, Any], span: int) -> int:
+def step_of(span: int) -> int:
     """Return the seconds between two points of a graph."""
-    return 3600 if target.get("interval") == "1h" else max(60, span // POINTS)
+    return max(60, span // POINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +130,20 @@ class DashboardsEnvironment:
     def samples_of_point(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> float:
         """Return the number of samples that Prometheus reads for each point in time of a panel's query."""
         span = SPANS[which]
-        points = 1 if target.get("instant") else span // step_of(target, span)
+        points = 1 if target.get("instant") else span // step_of(span)
         return self._samples(self._target(target, which, job, instance)) / points
 
     def _target(self, target: dict[str, Any], which: str, job: str, instance: str, **choices: str) -> Any:
         span = SPANS[which]
         expression = filled(target["expr"], job, span, instance, **choices)
-        return self._now(expression) if target.get("instant") else self._over(expression, span, step_of(target, span))
+        return self._now(expression) if target.get("instant") else self._over(expression, span, step_of(span))
 
     def answers(self, which: str, job: str) -> dict[str, list[dict[str, Any]]]:
         """Return the result of every query of a dashboard, by panel id, with the metadata of the data source."""
         answers: dict[str, list[dict[str, Any]]] = {}
         for panel in panels(load(which)):
             for target in panel["targets"]:
-                step = step_of(target, SPANS[which])
+                step = step_of(SPANS[which])
                 start, stop = self.range(SPANS[which], step)
                 about = {"refId": target["refId"], "format": target["format"], "legend": target["legendFormat"]}
                 span = {"from": start, "to": stop, "step": step}

@@ -70,6 +70,8 @@ class Life:
     vmss: str = ""
     mode: Mode = Mode.DRY_RUN
     without_data_since: float = 1.0
+    hangs_since: float = 1.0
+    """The agent answers scrapes and no longer polls."""
     down_since: float = 1.0
     approvals_fail_since: float = 1.0
     destination_fails_since: float = 1.0
@@ -78,6 +80,8 @@ class Life:
     observed: tuple[ObservedInterruption, ...] = ()
     named: bool = True
     """The metadata service returns the identity of the VM."""
+    clock_error: float = 0.0
+    """Seconds by which the VM's clock is ahead of that of Prometheus."""
     prepare: Callable[[PrometheusSink, float], None] = field(default=lambda _sink, _end: None)
 
 
@@ -203,13 +207,13 @@ class Living:
 
 def scrapes(life: Life, end: float, folder: Path, moments: Sequence[float]) -> Iterator[tuple[float, str | None]]:
     """Yield the result of a scrape at each of these times (seconds before the end); None while the target is down."""
-    living = Living(life, end, folder)
+    living = Living(life, end + life.clock_error, folder)
     try:
         for at in moments:
             if at >= life.down_since:
                 yield at, None
                 continue
-            living.live_until(at)
+            living.live_until(min(at, life.hangs_since))
             yield at, living.scraped()
     finally:
         living.close()

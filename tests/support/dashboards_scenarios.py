@@ -136,6 +136,20 @@ def _first() -> Life:
     return Life(vm, scenario, -LENGTH, mode=Mode.ENFORCE, approvals_fail_since=-LENGTH, observed=observed)
 
 
+def _closed() -> Life:
+    """Return a VM whose events have ended: a freeze that it approved, and a reboot that Azure canceled."""
+    vm = "closed-1"
+    scenario = _scenario(
+        "closed",
+        _announced(-900, "frozen", FREEZE, vm, lasts=120, start_after_approval=100),
+        _announced(-600, "dropped", REBOOT, vm),
+        {"at": LENGTH - 300, "do": "cancel", "event": "dropped"},
+        vms=(vm,),
+    )
+    observed = (ObservedInterruption(-790, InterruptionKind.CLOCK_STEP, 4.2),)
+    return Life(vm, scenario, -LENGTH, mode=Mode.ENFORCE, observed=observed)
+
+
 def _nameless() -> Life:
     reboot = _announced(-LENGTH, "reboot", REBOOT, "nameless-1", notice="3h")
     return Life("nameless-1", _scenario("nameless", reboot, vms=("nameless-1",)), -LENGTH, named=False)
@@ -159,6 +173,12 @@ LIVES: Final = {
     "nameless": _nameless(),
     "led": _led(),
     "first": _first(),
+    "closed": _closed(),
+    "ahead": Life("ahead-1", load("quiet"), -LENGTH, clock_error=3600),
+    "behind": Life("behind-1", load("quiet"), -LENGTH, clock_error=-3600),
+    "ahead-stale": Life("ahead-2", load("quiet"), -LENGTH, without_data_since=-1200, clock_error=3600),
+    "behind-hung": Life("behind-2", load("quiet"), -LENGTH, hangs_since=-1200, clock_error=-3600),
+    "hung": Life("hung-1", load("quiet"), -LENGTH, hangs_since=-1200),
 }
 
 
@@ -299,11 +319,27 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
         start, stop = {"event_type": kind, "started_by": identity}, {"event_type": kind, "outcome": "completed"}
         yield at, recorded("instance", "events_started:increase5m", vm | start), 1
         yield at, recorded("instance", "events_closed:increase5m", vm | stop), 1
+        event_id = id_of(f"past {number}")
+        row = start | stop | {"rule": "short-freeze" if identity == "this_vm" else "", "event_source": "Platform"}
+        yield from _recorded_row(at, vm, row | {"event_id": event_id, "started_by": identity}, 900, 4.2 + number)
+    evicted = {"event_id": id_of("evicted"), "event_type": "Preempt", "event_source": "Platform"}
+    yield from _recorded_row(end - 5400, vm_of_fleet(98), evicted, 30)
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
         observed = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
         yield end - 1200, observed, seconds
     lost = vm_of_fleet(777) | {"destination": "otlp", "reason": "full"}
     yield end - 7200, recorded("instance", "destination_records_dropped:increase5m", lost), 12
+
+
+def _recorded_row(
+    at: float, vm: dict[str, str], row: dict[str, str], notice: float, interruption: float | None = None
+) -> Iterator[tuple[float, str, float]]:
+    """Yield what the rules recorded of an event that began at this time."""
+    event = {"job": vm["job"], "instance": vm["instance"], "event_id": row["event_id"]}
+    yield at, recorded("instance_event_id", "event_began_timestamp_seconds:located", vm | row), at
+    yield at, recorded("instance_event_id", "event_notice_seconds:max", event), notice
+    if interruption is not None:
+        yield at, f"{PREFIX}event_interruption_seconds{{{written(event)}}}", interruption
 
 
 def recorded(level: str, name: str, labels: dict[str, str]) -> str:
