@@ -153,10 +153,10 @@ ALERTS: Final = table(
     description="Firing and pending alerts (AzureScheduledEvents…) of the selected VMs, and those of a "
     "subscription, a scale set, or a job that these VMs may belong to.",
     columns=[
-        Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=300),
-        Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
-        Column("Value #A", "Firing", "none", width=75),
-        Column("Value #B", "Pending", "none", width=80),
+        Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,)),
+        Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=85),
+        Column("Value #A", "Firing", "none", width=65),
+        Column("Value #B", "Pending", "none", width=75),
     ],
     queries=[
         query(_short(_FIRING)),
@@ -169,21 +169,22 @@ ALERTS: Final = table(
 PLACES: Final = table(
     title="Missing data, by scale set",
     description="Scale sets, and regions of VMs without one, with VMs whose data is stale or whose exporter is "
-    "down: their number, and their share of the scale set. The twenty with the highest numbers.",
+    "down: their number, and their share of the scale set. Not yet: VMs whose events are not known yet. The twenty "
+    "with the highest numbers.",
     columns=[
-        Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
+        Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text"),
         Column("location", "Region", width=120),
-        Column("Value #A", "Stale or down", "none", width=115),
-        Column("Value #B", "Not known yet", "none", width=130),
+        Column("Value #A", "No data", "none", width=85),
+        Column("Value #B", "Not yet", "none", width=80),
         Column(
             "Value #C",
             "Share",
             "percentunit",
             steps=((None, "text"), (0.05, SOON), (0.5, BAD)),
             cell="color-text",
-            width=100,
+            width=65,
         ),
-        Column("subscription_id", "Subscription"),
+        Column("subscription_id", "Subscription", width=345),
     ],
     queries=[
         query(f"topk(20, {_UNWATCHED})"),
@@ -226,7 +227,7 @@ GROUPS: Final = table(
     "they can start.",
     columns=[
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=170),
-        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=240),
+        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=200),
         Column("event_source", "Source", width=95),
         Column("Value #A", "VMs", "none", width=80),
         Column("Value #B", "Events", "none", width=80),
@@ -275,14 +276,14 @@ EVENTS: Final = table(
     description="Up to a hundred VMs: first events that take a VM down, then freezes and deletions, each by time of "
     "start. The name of a VM links to its dashboard.",
     columns=[
-        Column("vm_name", "VM", link=SHOW_VM, width=170),
+        Column("vm_name", "VM", link=SHOW_VM),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
-        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=110),
+        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
         Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
         Column("event_source", "Source", width=90),
         Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=115),
-        Column("instance", "Instance"),
-        Column("job", "Job"),
+        Column("instance", "Instance", hidden=True),
+        Column("job", "Job", hidden=True),
     ],
     queries=[
         query(_URGENT),
@@ -297,12 +298,12 @@ UNSEEN: Final = table(
     description="VMs whose exporter is down, stale, or warming up, and the time since its last successful poll of "
     "the metadata service.",
     columns=[
-        Column("vm_name", "VM", link=SHOW_VM, width=150),
+        Column("vm_name", "VM", link=SHOW_VM),
         Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
         Column("Value #A", "Data", mappings=(DATA_STATES,), cell="color-text", width=115),
         Column("Value #B", "Last successful poll", "s", width=160),
-        Column("instance", "Instance"),
-        Column("job", "Job"),
+        Column("instance", "Instance", hidden=True),
+        Column("job", "Job", hidden=True),
     ],
     queries=[
         query(f"{_UNSEEN}\nor\n{_ALL_SEEN}"),
@@ -325,16 +326,16 @@ LAST_NIGHT: Final = table(
     "VM's approval. Outcome open: the VM has not recorded an end, for example because it was deleted. The name of a VM "
     "links to its dashboard at that time.",
     columns=[
-        Column("Value #A", "Began", "dateTimeAsIso", width=160),
-        Column("vm_name", "VM", link=SHOW_VM_THEN, width=170),
-        Column("event_type", "Type", width=95),
-        Column("event_source", "Source", width=90),
-        Column("Value #B", "Notice", "s", width=100),
-        Column("started_by", "Started by", cell="color-text", mappings=(STARTED_BY_WORDS,), width=145),
+        Column("Value #A", "Began", "dateTimeAsIso", width=170),
+        Column("vm_name", "VM", link=SHOW_VM_THEN),
+        Column("vmss_name", "Scale set", mappings=STANDALONE, width=150),
+        Column("event_type", "Type", width=90),
+        Column("event_source", "Source", width=85),
+        Column("Value #B", "Notice", "s", width=95),
+        Column("started_by", "Started by", cell="color-text", mappings=(STARTED_BY_WORDS,), width=150),
         Column("rule", "Rule", width=130),
         Column("Value #C", "Interruption", "s", width=110),
-        Column("outcome", "Outcome", cell="color-text", mappings=OUTCOME_WORDS, width=95),
-        Column("event_id", "Event"),
+        Column("outcome", "Outcome", cell="color-text", mappings=(OUTCOME_WORDS,), width=100),
         Column("instance", "Instance", hidden=True),
         Column("job", "Job", hidden=True),
         Column("Value #D", "From", hidden=True),
@@ -445,7 +446,7 @@ RECORDS: Final = table(
     description="Destinations with a record that has waited for more than ten minutes; parked records that were "
     "rejected; and records lost in this range. Up to fifty VMs of each.",
     columns=[
-        Column("vm_name", "VM", link=SHOW_VM, width=170),
+        Column("vm_name", "VM", link=SHOW_VM),
         Column("destination", "Destination", width=110),
         Column(
             "Value #A",
@@ -457,8 +458,8 @@ RECORDS: Final = table(
         ),
         Column("Value #B", "Rejected", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
         Column("Value #C", "Lost", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=70),
-        Column("instance", "Instance"),
-        Column("job", "Job"),
+        Column("instance", "Instance", hidden=True),
+        Column("job", "Job", hidden=True),
     ],
     queries=[
         query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_BEHIND, 'vm_name')}))"),
@@ -496,7 +497,7 @@ BOARD: Final = board(
                 [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, UNWATCHED), (4, TROUBLED), (3, FIRING)],
             )
         ],
-        "Alerts and missing data": [(7, [(11, ALERTS), (13, PLACES)])],
+        "Alerts and missing data": [(7, [(9, ALERTS), (15, PLACES)])],
         "Scheduled": [(8, [(16, GROUPS), (8, WHEN)])],
         "VMs": [(8, [(14, EVENTS), (10, UNSEEN)])],
         "In this range": [

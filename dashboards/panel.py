@@ -116,11 +116,15 @@ STARTED_BY_WORDS: Final = words_for(
         "unknown": ("unknown", UNKNOWN),
     }
 )
-OUTCOME_WORDS: Final = (
-    words_for({"completed": ("completed", GOOD), "canceled": ("canceled", "text"), "ended": ("not seen", UNKNOWN)}),
-    word_for_nothing("open"),
+OUTCOME_WORDS: Final = words_for(
+    {
+        "completed": ("completed", GOOD),
+        "canceled": ("canceled", "text"),
+        "ended": ("not seen", UNKNOWN),
+        "open": ("open", SOON),
+    }
 )
 MODE_WORDS: Final = words_for({"enforce": ("enforce", NEUTRAL)})
 SEVERITY_WORDS: Final = words_for({"critical": ("critical", BAD), "warning": ("warning", SOON)})
 ALERT_WORDS: Final = words_for({"none": ("none firing or pending", GOOD)})
-SEEN_WORDS: Final = words_for({"none: all data is current": ("none: all data is current", GOOD)})
+SEEN_WORDS: Final = words_for({"none: all data is current": ("none", GOOD)})

@@ -186,9 +186,8 @@ VM_SILENT_ROWS: Final = "\nor\n".join(
 )
 """A row if there is no event, or if the events shown may be outdated."""
 
-_OPEN: Final = 'outcome=""'
-_BY_RULE: Final = 'rule!=""'
-_APPROVED: Final = f"(0 * {metric('event_began_timestamp_seconds', _BY_RULE, _OPEN)} + 1)"
+_BY_RULE, _NOT_CLOSED = 'rule!=""', 'outcome=""'
+_APPROVED: Final = f"(0 * {metric('event_began_timestamp_seconds', _BY_RULE, _NOT_CLOSED)} + 1)"
 
 VM_DECIDED: Final = (
     "max by (job, instance, event_id, event_type, decision, reason, rule) (\n"
@@ -304,11 +303,11 @@ FLEET_BEGAN: Final = (
     "topk by (job, instance, event_id) (1,\n"
     + f"\nor {_ON_EVENT} ".join(
         (
-            _began('outcome!=""', _BY_RULE),
-            _began('outcome!=""', 'rule=""'),
-            _began(_OPEN, 'started_by!=""'),
-            _began(_OPEN, 'started_by=""', _BY_RULE),
-            _began(_OPEN, 'started_by=""', 'rule=""'),
+            _began('outcome!="open"', _BY_RULE),
+            _began('outcome!="open"', 'rule=""'),
+            _began('outcome="open"', 'started_by!=""'),
+            _began('outcome="open"', 'started_by=""', _BY_RULE),
+            _began('outcome="open"', 'started_by=""', 'rule=""'),
         )
     )
     + ")"

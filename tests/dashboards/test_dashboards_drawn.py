@@ -6,10 +6,15 @@ DASHBOARDS_PICTURES=FOLDER they also write pictures.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -22,7 +27,7 @@ pytestmark = [
     pytest.mark.peer("chromium"),
 ]
 
-FLEETS: Final = ("fleet", "quiet", "stale", "warming", "started")
+FLEETS: Final = ("fleet", "quiet", "stale", "warming", "started", "wrong", "closed")
 GREEN, ORANGE, RED, PURPLE, BLUE = "#73BF69", "#FF9830", "#F2495C", "#B877D9", "#5794F2"
 """Grafana's palette in the dark theme."""
 
@@ -64,23 +69,27 @@ def show(lived: DashboardsEnvironment, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize(
     ("scenario", "state", "starts_in", "colour"),
     [
-        ("quiet", "Nothing scheduled", "Nothing scheduled", GREEN),
+        ("quiet", "Nothing scheduled", "–", GREEN),
         ("scheduled", "Scheduled", "00:", ORANGE),
-        ("started", "Started", "Started", RED),
-        ("stale", "Unknown", "Unknown", PURPLE),
+        ("started", "Started", "–", RED),
+        ("stale", "Unknown", "–", PURPLE),
         ("stale-scheduled", "Unknown; last: scheduled", "00:0", PURPLE),
-        ("warming", "Not known yet", "Not known yet", BLUE),
-        ("down", "Unknown: no data", "Unknown: no data", PURPLE),
+        ("warming", "Not known yet", "–", BLUE),
+        ("down", "Unknown: no data", "–", PURPLE),
     ],
 )
 def test_state_and_countdown_have_text_and_colour(
     show: Show, scenario: str, state: str, starts_in: str, colour: str
 ) -> None:
-    """Texts and colours match the scenario: green appears only if the VM has current data."""
+    """Texts and colours match the scenario: green appears only if the VM has current data.
+
+    The countdown has the colour of the state and doesn't repeat its words.
+    """
     (shown,) = show.panel("vm", scenario, "State")
     assert (shown["text"], shown["color"]) == (state, colour)
     (countdown,) = show.panel("vm", scenario, "Starts in")
     assert countdown["text"].startswith(starts_in)
+    assert starts_in != "–" or countdown["color"] == colour
 
 
 def test_one_event_is_one_row(show: Show) -> None:
@@ -136,11 +145,57 @@ def test_the_fleet_at_a_glance(show: Show) -> None:
     rows = show.table("fleet", "fleet", "Scheduled events, by scale set and type")
     assert [(row["Scale set"], row["Type"], row["VMs"], row["Events"]) for row in rows] == [
         ("set-3", "Reboot", "100", "20"),
-        ("no scale set", "Terminate", "1", "1"),
+        ("Terminate", "1", "1"),
     ]
     unseen = show.table("fleet", "fleet", "VMs without current data")
     assert sorted({row["Data"] for row in unseen}) == ["down", "not known yet", "stale"]
     assert len(unseen) == 15
+
+
+def test_an_event_of_the_range_is_one_row_with_a_link_to_its_time(show: Show) -> None:
+    """Five queries become one row per event and VM. The link selects the VM, from an hour before to an hour after."""
+    rows = show.table("fleet", "closed", "Events in this range")
+    assert [list(row.values())[1:] for row in rows] == [
+        ["closed-1", "Reboot", "Platform", "15.0 mins", "–", "–", "–", "canceled"],
+        [
+            "closed-1",
+            "Freeze",
+            "Platform",
+            "15.0 mins",
+            "this VM",
+            "short-freeze",
+            "4.20 s",
+            "completed",
+        ],
+    ]
+    assert [row["Began"][:18] for row in rows] == ["2024-03-06 11:53:2", "2024-03-06 11:50:0"]
+    for row, (url,) in zip(rows, show.panel("fleet", "closed", "Events in this range")["links"], strict=True):
+        began = datetime.fromisoformat(row["Began"]).replace(tzinfo=UTC).timestamp()
+        link = parse_qs(urlsplit(url).query)
+        assert (link["var-job"], link["var-instance"]) == (["closed"], ["closed-1:10169"])
+        hours = [(float(link[end][0]) / 1000 - began) / 3600 for end in ("from", "to")]
+        assert hours == pytest.approx([-1, 1], abs=0.001)
+    (none,) = show.table("fleet", "quiet", "Events in this range")
+    assert (none["VM"], none["Outcome"]) == ("none", "–")
+
+
+def test_the_most_urgent_event_is_in_the_first_row(show: Show) -> None:
+    """A reboot that is due in ten minutes is before the freezes that have started; nothing is sorted in the browser."""
+    rows = show.table("fleet", "fleet", "VMs with an event")
+    assert (rows[0]["Type"], rows[0]["Status"]) == ("Reboot", "Scheduled")
+    statuses = [(row["Type"], row["Status"]) for row in show.table("fleet", "wrong", "VMs with an event")]
+    assert statuses[0] == ("Preempt", "Started")
+    assert statuses[-1] == ("Freeze", "Scheduled")
+
+
+@pytest.mark.parametrize("scenario", ["fleet", "wrong", "closed", "quiet"])
+def test_no_text_of_a_table_is_cut(show: Show, tmp_path: Path, scenario: str) -> None:
+    """In a window of 1,400 pixels: headings and cells of the fleet board."""
+    page = drawn_text(show.bundles, load("fleet"), show.answers["fleet"][scenario], "light", tmp_path)
+    found = re.search(r'data-cut="([^"]*)"', page)
+    assert found is not None
+    cut = sorted(set(json.loads(unescape(found[1]))))
+    assert not cut, cut
 
 
 @pytest.mark.parametrize("scenario", ["stale", "warming"])

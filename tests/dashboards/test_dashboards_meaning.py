@@ -225,8 +225,17 @@ def test_variables_offer_the_values_of_the_selected_vms(lived: DashboardsEnviron
     """Each offers the values of its label among the VMs that the previous variables select."""
     variables = {variable["name"]: variable for variable in load(name)["templating"]["list"]}
     assert _values(lived, variables["job"], ".+") == {*LIVES, "fleet"}
-    assert _values(lived, variables["subscription"], "fleet") == {"sub-a", "sub-b"}
-    assert _values(lived, variables["scale_set"], "fleet", subscription="sub-a", location="northeurope") == {
+    assert _values(lived, variables["subscription"], "fleet") == {
+        "0b1f6471-1bf0-4dda-aec3-cb9272f09590",
+        "8d10da13-8125-4ba9-a717-bf7490507b3d",
+    }
+    assert _values(
+        lived,
+        variables["scale_set"],
+        "fleet",
+        subscription="0b1f6471-1bf0-4dda-aec3-cb9272f09590",
+        location="northeurope",
+    ) == {
         "set-1",
         "set-3",
     }
@@ -276,8 +285,11 @@ def test_every_annotation_obeys_every_variable(lived: DashboardsEnvironment) -> 
     ("choice", "counts"),
     [
         ({}, [1000, 50, 101, 12, 1]),
-        ({"subscription": "sub-a"}, [500, 50, 101, 0, 0]),
-        ({"subscription": "(sub-a|sub-b)"}, [1000, 50, 101, 12, 1]),
+        ({"subscription": "0b1f6471-1bf0-4dda-aec3-cb9272f09590"}, [500, 50, 101, 0, 0]),
+        (
+            {"subscription": "(0b1f6471-1bf0-4dda-aec3-cb9272f09590|8d10da13-8125-4ba9-a717-bf7490507b3d)"},
+            [1000, 50, 101, 12, 1],
+        ),
         ({"location": "northeurope"}, [500, 0, 100, 12, 1]),
         ({"scale_set": "set-4"}, [100, 50, 0, 0, 0]),
         ({"tag_owner": "shop"}, [100, 0, 100, 0, 0]),
@@ -417,8 +429,8 @@ def test_an_event_without_an_end_is_open(lived: DashboardsEnvironment) -> None:
     """Events in progress, and the eviction of a VM that no longer exists."""
     rows = _rows(lived, "fleet")
     assert len(rows) == 50 + 100 + 1 + 6 + 1
-    assert ("alone_098", "Preempt", "", "", "", "-5400") in rows
-    assert sum(row[1] == "Reboot" and row[4] == "" for row in rows) == 100
+    assert ("alone_098", "Preempt", "", "", "open", "-5400") in rows
+    assert sum(row[1] == "Reboot" and row[4] == "open" for row in rows) == 100
     assert [float(row[-1]) for row in rows] == sorted((float(row[-1]) for row in rows), reverse=True)
     bank = lived.panel("fleet", "Events in this range", "fleet", tag_owner="bank")[0]
     assert {row["metric"]["vmss_name"] for row in bank} == {"set-4"}

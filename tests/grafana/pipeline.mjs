@@ -13,7 +13,7 @@ grafana.standardTransformersRegistry.setInit(() =>
 );
 
 const PROPERTIES = ['unit', 'min', 'max', 'decimals', 'displayName', 'noValue', 'thresholds', 'mappings', 'color', 'links'];
-const CUSTOM = ['cellOptions', 'width', 'drawStyle', 'lineWidth', 'fillOpacity', 'showPoints', 'stacking', 'pointSize', 'align', 'axisSoftMax'];
+const CUSTOM = ['cellOptions', 'width', 'drawStyle', 'lineWidth', 'fillOpacity', 'showPoints', 'stacking', 'pointSize', 'align', 'hidden', 'axisSoftMax'];
 
 const property = (id, path, isCustom) => ({
   id,

@@ -26,8 +26,11 @@ QUIET: Final = (
     "--hide-scrollbars",
     "--allow-file-access-from-files",
 )
-CELL, ROW, GAP = 60, 34, 8
+CELL, ROW, GAP = 57, 34, 8
 """The values of page.tsx: pixels of a column, of a row, and between panels."""
+
+WIDTH: Final = 1400
+"""Pixels of the window. Grafana has margins of 16 pixels."""
 
 Mode = Literal["light", "dark"]
 Answers = dict[str, list[dict[str, Any]]]
@@ -78,7 +81,7 @@ def _page(bundles: Path, document: dict[str, Any], answers: Answers, mode: Mode,
 
 def _browse(page: Path, document: dict[str, Any], out: str) -> str:
     with tempfile.TemporaryDirectory() as profile:
-        size = f"--window-size={24 * CELL + GAP},{_height(document['panels'])}"
+        size = f"--window-size={WIDTH},{_height(document['panels'])}"
         options = [f"--user-data-dir={profile}", size, "--virtual-time-budget=8000", out]
         command = [need("chromium"), *QUIET, *options, page.as_uri()]
         zone = {**os.environ, "TZ": "UTC"}

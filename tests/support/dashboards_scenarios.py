@@ -233,7 +233,9 @@ def fleet_labels(number: int) -> dict[str, str]:
     owner and 400 to 499 to another one. Those from 600 on have no tag `environment`.
     """
     return {
-        "subscription_id": "sub-a" if number % FLEET_SIZE < 500 else "sub-b",
+        "subscription_id": "0b1f6471-1bf0-4dda-aec3-cb9272f09590"
+        if number % FLEET_SIZE < 500
+        else "8d10da13-8125-4ba9-a717-bf7490507b3d",
         "location": ("westeurope", "northeurope")[number // 100 % 2],
         "vmss_name": fleet_name(number)[1],
         "tag_owner": {3: "shop", 4: "bank"}.get(number // 100 % 10, ""),
@@ -322,7 +324,7 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
         event_id = id_of(f"past {number}")
         row = start | stop | {"rule": "short-freeze" if identity == "this_vm" else "", "event_source": "Platform"}
         yield from _recorded_row(at, vm, row | {"event_id": event_id, "started_by": identity}, 900, 4.2 + number)
-    evicted = {"event_id": id_of("evicted"), "event_type": "Preempt", "event_source": "Platform"}
+    evicted = {"event_id": id_of("evicted"), "event_type": "Preempt", "event_source": "Platform", "outcome": "open"}
     yield from _recorded_row(end - 5400, vm_of_fleet(98), evicted, 30)
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
         observed = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
