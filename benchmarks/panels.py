@@ -37,7 +37,15 @@ from benchmarks.usage import load_average
 from dashboards.queries import FLEET_DATA_STATE, FLEET_GROUP, chosen
 from tests.support.dashboards_backfill import backfill, scraped
 from tests.support.dashboards_environment import RULES, filled, load, panels
-from tests.support.dashboards_scenarios import fleet, fleet_labels, kind_of, recorded, vm_of_fleet, written
+from tests.support.dashboards_scenarios import (
+    fleet,
+    fleet_labels,
+    kind_of,
+    recorded,
+    recorded_row,
+    vm_of_fleet,
+    written,
+)
 from tests.support.peers import Daemon, need, until
 
 HOURS: Final = 6
@@ -80,8 +88,8 @@ class Times:
 def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
     """Yield recorded series.
 
-    They are counts by data state and event each minute for six hours, and in seven days a start and an end of every
-    second VM, one in ten of them with an observed interruption.
+    They are counts by data state and event, and the open events, each minute for six hours; and in seven days a start
+    and an end of every second VM, one in ten of them with an observed interruption.
     """
     seen, on = Counter[str](), Counter[str]()
     for number in range(size):
@@ -92,6 +100,10 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
         if kind in ("soon", "later", "started", "terminated"):
             words = {"event_type": "Freeze" if kind == "started" else "Reboot", "event_status": "Scheduled"}
             on[recorded("fleet", "event_status:vms", where | words)] += 1
+            row = {"event_id": f"open-{number}", "event_source": "Platform", "outcome": "open", **words}
+            del row["event_status"]
+            for at in range(-RANGE, -60, 60):
+                yield from recorded_row(end + at, vm_of_fleet(number), row, 900)
     for at in range(-RANGE, -60, 60):
         for series, count in (seen + on).items():
             yield end + at, series, count
@@ -103,6 +115,9 @@ def history(end: float, size: int) -> Iterator[tuple[float, str, float]]:
         )
         yield moment, recorded("instance", "events_started:increase5m", vm | start), 1
         yield moment + 300, recorded("instance", "events_closed:increase5m", vm | stop), 1
+        row = start | stop | {"event_id": f"past-{number}", "event_source": "Platform", "rule": "short-freeze"}
+        for minute in range(15):
+            yield from recorded_row(moment + 60 * minute, vm, row, 900, 5.5 if number % 20 == 0 else None)
         if number % 20 == 0:
             yield moment, recorded("instance", "observed_interruption_seconds_sum:increase5m", vm), 5.5
 

@@ -436,7 +436,7 @@ def test_an_event_without_an_end_is_open(lived: DashboardsEnvironment) -> None:
     assert {row["metric"]["vmss_name"] for row in bank} == {"set-4"}
 
 
-def test_a_range_without_events_says_none(lived: DashboardsEnvironment) -> None:
+def test_a_range_without_events_has_one_row(lived: DashboardsEnvironment) -> None:
     """One row, and only if there is a VM."""
     *empty, none = _fleet(lived, "Events in this range", "quiet")
     assert empty == [[]] * 5

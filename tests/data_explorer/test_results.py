@@ -257,6 +257,26 @@ def test_the_panels_of_a_month(database: Database) -> None:
     assert agents == [["dry-run", "1.0.0", 1], ["enforce", "1.0.0", 1]]
 
 
+def test_each_event_of_the_range_is_a_row_for_each_vm(database: Database) -> None:
+    """The newest first, with the starter, the rule of the VM's own approval, its interruption, and the outcome."""
+    rows = database.query(for_grafana(panels()["Events in this range, by VM (table)"]), now=NOW)
+    found = [shown(row, "Began", "VmName", "EventType", "NoticeSeconds") for row in rows]
+    assert found == [
+        ["20 18:15:00", "web-0", "Freeze", 900.0],
+        ["12 04:00:01", "web-1", "Reboot", None],
+        ["09 15:10:00", "web-2", "Terminate", 300.0],
+        ["07 09:00:00", "web-1", "Reboot", 600.0],
+        ["05 12:06:00", "web-0", "Freeze", 900.0],
+        ["05 12:06:00", "web-1", "Freeze", 900.0],
+        ["03 10:15:00", "web-0", "Freeze", 900.0],
+        ["03 10:15:00", "web-1", "Freeze", 899.0],
+        ["01 00:05:00", "web-0", "Freeze", 900.0],
+    ]
+    approved = [shown(row, "StartedBy", "Rule", "InterruptionSeconds", "Outcome") for row in rows[4:6]]
+    assert approved == [["this_vm", "short-freeze", 7.5, "completed"], ["other", None, None, "completed"]]
+    assert [row["Outcome"] for row in rows if row["Outcome"] != "completed"] == ["open", "open", "canceled"]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_the_page_shows_each_function_correctly(name: str, database: Database) -> None:
     """The example in docs/data-explorer.md is a row of the result, with all columns except those of the place.

@@ -323,9 +323,9 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
         yield at, recorded("instance", "events_closed:increase5m", vm | stop), 1
         event_id = id_of(f"past {number}")
         row = start | stop | {"rule": "short-freeze" if identity == "this_vm" else "", "event_source": "Platform"}
-        yield from _recorded_row(at, vm, row | {"event_id": event_id, "started_by": identity}, 900, 4.2 + number)
+        yield from recorded_row(at, vm, row | {"event_id": event_id, "started_by": identity}, 900, 4.2 + number)
     evicted = {"event_id": id_of("evicted"), "event_type": "Preempt", "event_source": "Platform", "outcome": "open"}
-    yield from _recorded_row(end - 5400, vm_of_fleet(98), evicted, 30)
+    yield from recorded_row(end - 5400, vm_of_fleet(98), evicted, 30)
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
         observed = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
         yield end - 1200, observed, seconds
@@ -333,10 +333,10 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     yield end - 7200, recorded("instance", "destination_records_dropped:increase5m", lost), 12
 
 
-def _recorded_row(
+def recorded_row(
     at: float, vm: dict[str, str], row: dict[str, str], notice: float, interruption: float | None = None
 ) -> Iterator[tuple[float, str, float]]:
-    """Yield what the rules recorded of an event that began at this time."""
+    """Yield what the rules recorded at this time of an event that began then."""
     event = {"job": vm["job"], "instance": vm["instance"], "event_id": row["event_id"]}
     yield at, recorded("instance_event_id", "event_began_timestamp_seconds:located", vm | row), at
     yield at, recorded("instance_event_id", "event_notice_seconds:max", event), notice
