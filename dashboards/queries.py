@@ -112,10 +112,10 @@ _LAST_POLL: Final = metric("last_poll_timestamp_seconds")
 VM_IS_STALE: Final = (
     f"({metric('up')} == 0 and on (job, instance) {_LAST_POLL}\n"
     f"or {_LAST_POLL} == {_LAST_POLL} offset 3m\n"
-    f"unless timestamp({_LAST_POLL}) == timestamp({_LAST_POLL} offset 3m))"
+    f"and timestamp({_LAST_POLL}) - timestamp({_LAST_POLL} offset 3m) >= 120)"
 )
-"""The last poll failed, or none has ended for three minutes. The VM's clock is compared only with itself: it may be
-wrong. The last line excludes a VM that was scraped only once in that time. Before the first poll of a process ends,
+"""The last poll failed, or two scrapes, minutes apart, show the same last poll. The VM's clock is compared only with
+itself: it may be wrong. Before the first poll of a process ends,
 `up` is 0 too: that is "not known yet"."""
 
 _NAMED: Final = metric("vm_info", 'vm_name!=""')

@@ -483,7 +483,7 @@ ALERTS: Final[dict[str, set[str]]] = {
     "stale": {"DataStale"},
     "stale-scheduled": {"SourceFailing", "MaintenanceScheduled", "MaintenanceImminent"},
     "warming": set(),
-    "down": {"VMDidNotReturn"},
+    "down": set(),
     "wrong": {
         *("MaintenanceScheduled", "MaintenanceStuck", "SpotPreemption"),
         *("HardwareFailurePredicted", "UserActionWaiting", "ApprovedExternally", "ApprovalOutdated"),

@@ -307,8 +307,10 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
         if kind_of(number) == "down":
             yield end - 60, recorded("instance", "vm_info:group", vm_of_fleet(number)), 1
     yield end - 660, recorded("instance", "vm_info:group", _vm_of_scenario("down")), 1
-    down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169", "event_type": "Reboot"}
-    yield end, recorded("instance_event_type", "event_status:announced", down), 1
+    down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169"}
+    event = {"event_id": id_of("restart"), "event_type": "Reboot", "event_source": "User"}
+    yield end - 60, recorded("instance", "up:down_timestamp", down), end + LIVES["down"].down_since
+    yield end - 60, recorded("instance_event_id", "event_status:outage_timestamp", down | event), 0
     yield from _recorded_counts(end)
     yield from _recorded_events(end)
     for number in range(280):
