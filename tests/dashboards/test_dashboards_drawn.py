@@ -145,7 +145,7 @@ def test_the_fleet_at_a_glance(show: Show) -> None:
     rows = show.table("fleet", "fleet", "Scheduled events, by scale set and type")
     assert [(row["Scale set"], row["Type"], row["VMs"], row["Events"]) for row in rows] == [
         ("set-3", "Reboot", "100", "20"),
-        ("Terminate", "1", "1"),
+        ("no scale set", "Terminate", "1", "1"),
     ]
     unseen = show.table("fleet", "fleet", "VMs without current data")
     assert sorted({row["Data"] for row in unseen}) == ["down", "not known yet", "stale"]

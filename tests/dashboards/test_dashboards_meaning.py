@@ -428,7 +428,7 @@ def test_each_event_of_the_range_is_one_row(lived: DashboardsEnvironment) -> Non
 def test_an_event_without_an_end_is_open(lived: DashboardsEnvironment) -> None:
     """Events in progress, and the eviction of a VM that no longer exists."""
     rows = _rows(lived, "fleet")
-    assert len(rows) == 50 + 100 + 1 + 6 + 1
+    assert len(rows) == 50 + 100 + 1 + 6 + 2 + 1
     assert ("alone_098", "Preempt", "", "", "open", "-5400") in rows
     assert sum(row[1] == "Reboot" and row[4] == "open" for row in rows) == 100
     assert [float(row[-1]) for row in rows] == sorted((float(row[-1]) for row in rows), reverse=True)

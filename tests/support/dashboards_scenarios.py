@@ -326,6 +326,10 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
         event_id = id_of(f"past {number}")
         row = start | stop | {"rule": "short-freeze" if identity == "this_vm" else "", "event_source": "Platform"}
         yield from recorded_row(at, vm, row | {"event_id": event_id, "started_by": identity}, 900, 4.2 + number)
+    frozen = {"event_type": "Freeze", "event_source": "Platform", "started_by": "this_vm", "rule": "short-freeze"}
+    for number, seconds in ((402, 4.2), (404, 5.1)):
+        row = frozen | {"event_id": id_of(f"frozen {number}"), "outcome": "completed"}
+        yield from recorded_row(end - number, vm_of_fleet(number), row, 900, seconds)
     evicted = {"event_id": id_of("evicted"), "event_type": "Preempt", "event_source": "Platform", "outcome": "open"}
     yield from recorded_row(end - 5400, vm_of_fleet(98), evicted, 30)
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
