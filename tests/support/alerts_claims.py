@@ -76,9 +76,11 @@ class Moment:
     @property
     def scope(self) -> list[Vm]:
         """The VMs of the scope that the alert is about."""
-        of = (self.labels.get("vmss_name", ""), self.labels.get("tag_owner", ""))
-        whole = self.labels.get("scope") == "subscription"
-        return [vm for vm in self.story.vms if whole or (vm.vmss, vm.owner) == of]
+        kind, vms = self.labels.get("scope"), self.story.vms
+        if kind == "subscription":
+            return list(vms)
+        owned = [vm for vm in vms if vm.owner == self.labels.get("tag_owner", "")]  # all are in one resource group
+        return [vm for vm in owned if kind == "resource group" or vm.vmss == self.labels.get("vmss_name", "")]
 
     @property
     def event(self) -> Announced | None:
