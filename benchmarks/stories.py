@@ -38,9 +38,9 @@ PART: Final = "stories"
 ABOUT: Final = """
 Times are hours and minutes since the story's begin. A row is one kind of alert: how many VMs it is about, and the text
 of the first one. The receiver `none` means that only dashboards show it; an alert that another one mutes is sent if it
-outlasts that one. Prometheus scrapes and evaluates every minute; in stories of over six hours it scrapes every three or
-four minutes, and in those of days it evaluates every 20. Each story begins at 00:20 UTC of 1 January 1970. After an
-outage, a real Prometheus also restores how long alerts have been pending, so that they fire earlier than here.
+outlasts that one. Prometheus scrapes and evaluates every minute, in stories of over six hours every three or four
+minutes. Each story begins at 00:20 UTC of 1 January 1970. After an outage, a real Prometheus also restores how long
+alerts have been pending, so that they fire earlier than here.
 """
 MOST: Final = 8
 """Problems of a story that are reported."""
@@ -66,7 +66,7 @@ _NAMES: Final = tuple(rule["alert"] for group in _GROUPS for rule in group["rule
 
 def timeline(story: Story) -> Timeline:
     """Return the firing alerts of each minute in which Prometheus evaluates the rules."""
-    step = story.evaluated or story.step
+    step = story.step
     minutes = [minute for minute in range(0, AT + story.minutes, step) if minute not in story.away]
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "test.yml"
@@ -150,7 +150,7 @@ class Router:
         ]
         # Alertmanager reads alerts in order: if the last one is muted, all before are known to its inhibitions.
         last = {"cluster": str(self._clusters - 1), "job": "last"}
-        end = [{**last, "alertname": f"{PREFIX}JobAbsent"}, {**last, "alertname": f"{PREFIX}ExporterDown"}]
+        end = [{**last, "alertname": f"{PREFIX}VMDidNotReturn"}, {**last, "alertname": f"{PREFIX}ExporterDown"}]
         self._post(sent, timedelta(days=1))
         self._post(end, timedelta(days=1))
         until(lambda: any(each["status"]["inhibitedBy"] for each in self._alerts(last["cluster"])))
@@ -258,7 +258,7 @@ def table(story: Story, found: Sequence[Firing]) -> str:
     lines += ["|When|Alert|Severity|Receiver|VMs|Text|", "|---|---|---|---|--:|---|"]
     for (name, severity, outcome), alerts in kinds.items():
         start, end = alerts[0].minutes[0], max(each.minutes[-1] for each in alerts)
-        lasts = end + (story.evaluated or story.step) >= story.minutes
+        lasts = end + story.step >= story.minutes
         when = f"from {_clock(start)}" if lasts else f"{_clock(start)}–{_clock(end)}"
         vms = {each.labels["instance"] for each in alerts if "instance" in each.labels}
         summary, description = (text.replace("|", "\\|") for text in alerts[0].texts[0])

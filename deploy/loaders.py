@@ -33,7 +33,7 @@ TIME_TO_RESOLVE: Final = "PT5M"
 
 _UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 _PART: Final = re.compile(r"(\d+)([wdhms])")
-_QUERIES: Final = re.compile(r"\{\{- /\* queries \*/ -\}\}.*\{\{- /\* end of queries \*/ -\}\}\s*", re.DOTALL)
+_QUERIES: Final = re.compile(r"\s*\{\{- /\* queries \*/ -\}\}.*\{\{- /\* end of queries \*/ -\}\}\s*", re.DOTALL)
 """The part of a text that queries Prometheus: names of VMs and times. Azure evaluates no queries in texts, and limits
 their length."""
 _SCHEMA: Final = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"

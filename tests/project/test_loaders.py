@@ -121,7 +121,7 @@ def _with_links(annotations: dict[str, str]) -> dict[str, str]:
 def _without_queries(text: str) -> str:
     """Return the text without its queries, which Azure doesn't evaluate."""
     before, _, rest = text.partition("{{- /* queries */ -}}")
-    return (before + rest.partition("{{- /* end of queries */ -}}")[2].lstrip() if rest else text).rstrip("\n")
+    return (before.rstrip() + rest.partition("{{- /* end of queries */ -}}")[2].lstrip() if rest else text).rstrip("\n")
 
 
 def plain(group: dict[str, Any]) -> dict[str, Any]:

@@ -55,16 +55,19 @@ class Moment:
         return self.minute - first + self.samples.step if back else 0
 
     def is_lost(self, vm: Vm) -> bool:
-        """Whether it is down, and no event has explained that for the last half hour."""
+        """Whether it is down, and no event that could take it down then explains that, or explains it any longer."""
         down = self.down_for(vm)
         if not down:
             return False
         since = self.minute - down
         held = [event for event in self.before(down).events(vm) if event.over > since]
-        explains = [
-            max(since, event.not_before if event.source != "User" and event.begins > since else 0) for event in held
+        could = [
+            event
+            for event in held
+            if event.source == "User" or event.begins <= since or event.not_before <= since + self.samples.step
         ]
-        return not any(from_ <= self.minute < from_ + EXPLAINED for from_ in explains)
+        expires = {"Preempt": self.minute + 1, "Terminate": self.minute + 1}
+        return not any(self.minute < expires.get(event.kind, since + self.samples.step + EXPLAINED) for event in could)
 
     @property
     def vm(self) -> Vm | None:

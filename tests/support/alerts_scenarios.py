@@ -41,7 +41,7 @@ class Fires:
 class Story:
     """A story of a fleet. Times are minutes.
 
-    `step`: time between two scrapes. `evaluated`: time between two evaluations of the rules; 0: as between scrapes.
+    `step`: time between two scrapes, and between two evaluations of the rules.
     `must`: notifications that must exist. `notifies`: a regular expression of the alerts that may notify; None: any.
     `quiet`: no alert may notify before this minute. `untrue`: regular expressions that no text may contain.
     `away`: when Prometheus is away.
@@ -53,7 +53,6 @@ class Story:
     apply: Callable[[FleetSamples], None]
     minutes: int = 120
     step: int = 1
-    evaluated: int = 0
     must: tuple[Fires, ...] = ()
     notifies: str | None = None
     quiet: int = 0
@@ -636,7 +635,6 @@ STORIES: Final = (
         _static_target,
         2 * DAY,
         4,
-        20,
         must=(Fires("ExporterDown", 26 * 60, text="db1"),),
         quiet=DAY,
     ),
@@ -672,7 +670,6 @@ STORIES: Final = (
         _held,
         10 * DAY + 240,
         4,
-        20,
         must=(Fires("ApprovalsHeld", 8 * DAY, text="db1"),),
     ),
     Story(
