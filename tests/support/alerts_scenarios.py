@@ -167,6 +167,15 @@ def _rings(samples: FleetSamples) -> None:
         samples[vm].away(at, at + 1)
 
 
+def _upgraded_after_failures(samples: FleetSamples) -> None:
+    """The counters of the old process end, and the new one has none yet."""
+    failures = 'approval_request_failures_total{reason="timeout"}'
+    paused = 'observed_interruption_seconds_sum{kind="stall",attributed="false"}'
+    for name, count in ((failures, 7), (paused, 22)):
+        samples[DB1].put(name, 0, AT, count)
+    samples[DB1].away(AT, AT + 1)
+
+
 def _mixed_modes(samples: FleetSamples) -> None:
     for vm in OTHERS[:3]:
         samples[vm].put('approval_mode{mode="enforce"}', AT, samples.minutes, 0)
@@ -252,6 +261,22 @@ def _two_waves(samples: FleetSamples) -> None:
         for number, vm in enumerate(vms):
             start = at + number // 5 * 15
             _rebooted(samples, vm, start, start + 22)
+
+
+def _second_wave(samples: FleetSamples) -> None:
+    for number, vm in enumerate(SHOP):
+        start = AT + number // 5 * 180
+        _rebooted(samples, vm, start, start + 22)
+
+
+DEV: Final = scale_set("dev", 8)
+
+
+def _second_loss(samples: FleetSamples) -> None:
+    for vm in DEV:
+        samples[vm].away(AT, samples.minutes)
+    for vm in SHOP:
+        samples[vm].away(AT + 60, samples.minutes)
 
 
 MANY: Final = single(*(f"app{number}" for number in range(1, 9)))
@@ -526,6 +551,18 @@ STORIES: Final = (
         notifies="MaintenanceWave|MaintenanceImminent",
     ),
     Story(
+        "Second wave three hours later",
+        "Azure restarts five VMs of the scale set web of the owner shop and, three hours later, the other five.",
+        [*SHOP, *FEW],
+        _second_wave,
+        240,
+        must=(
+            Fires("MaintenanceWave", 5, receiver="shop", text="web_4"),
+            Fires("MaintenanceWave", 185, receiver="shop", text="web_9"),
+        ),
+        notifies="MaintenanceWave",
+    ),
+    Story(
         "Wave of a subscription and a VM of another owner",
         "Azure restarts eight single VMs of a subscription and, 20 minutes later, shop-db of the owner shop.",
         [*MANY, *FEW, SHOP_DB],
@@ -547,6 +584,16 @@ STORIES: Final = (
         _power,
         60,
         must=(Fires("", 12, text="web|production"),),
+    ),
+    Story(
+        "Loss of a scale set while another one is down",
+        "The scale set dev without an owner goes down without an event. An hour later, so does web of the owner shop.",
+        [*DEV, *SHOP, *scale_set("api", 30)],
+        _second_loss,
+        must=(
+            Fires("FleetDown", 15, "critical", receiver="on-call", text="dev_0"),
+            Fires("FleetDown", 75, "critical", receiver="shop-on-call", text="web_0"),
+        ),
     ),
     Story(
         "Reboot approved by another program",
@@ -728,6 +775,13 @@ STORIES: Final = (
         [*WEB, *OTHERS],
         _rings,
         180,
+        notifies=NO_ALERT,
+    ),
+    Story(
+        "Upgrade of an agent that failed long ago",
+        "The agent of db1 has counted seven failed approvals and an interruption. It is upgraded, and misses one scrape.",
+        FEW,
+        _upgraded_after_failures,
         notifies=NO_ALERT,
     ),
     Story(
