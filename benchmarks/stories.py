@@ -187,12 +187,14 @@ class Router:
 
 @dataclass(slots=True)
 class Firing:
-    """One alert of a story: the minutes in which it fires, its routes and its texts in each of them."""
+    """One alert of a story from its start to its end: the minutes, its routes and texts in each, and how often it fired
+    before."""
 
     labels: dict[str, str]
     minutes: list[int]
     routes: list[Route]
     texts: list[Texts]
+    before: int
 
     @property
     def name(self) -> str:
@@ -237,26 +239,31 @@ def firings(by_minute: Timeline, router: Router) -> list[Firing]:
         if alerts and frozenset(alerts) not in moments:
             moments.append(frozenset(alerts))
     routed = dict(zip(moments, router.routes(moments), strict=True)) if moments else {}
-    found: dict[Alert, Firing] = {}
+    found: list[Firing] = []
+    now: dict[Alert, Firing] = {}
     for minute, alerts in by_minute.items():
+        now = {alert: firing for alert, firing in now.items() if alert in alerts}
         for alert, texts in alerts.items():
-            firing = found.setdefault(alert, Firing(dict(alert), [], [], []))
+            if alert not in now:
+                now[alert] = Firing(dict(alert), [], [], [], sum(each.labels == dict(alert) for each in found))
+                found.append(now[alert])
+            firing = now[alert]
             firing.minutes.append(minute)
             firing.routes.append(routed[frozenset(alerts)][alert])
             firing.texts.append(texts)
-    return sorted(found.values(), key=lambda each: (each.minutes[0], each.name, sorted(each.labels.items())))
+    return sorted(found, key=lambda each: (each.minutes[0], each.name, sorted(each.labels.items())))
 
 
 def table(story: Story, found: Sequence[Firing]) -> str:
     """Return a story's section of the page: what happens, and a row for each kind of alert."""
     lines = [f"### {story.title}", "", story.happens, ""]
-    kinds: dict[tuple[str, str, str], list[Firing]] = {}
+    kinds: dict[tuple[str, str, str, int], list[Firing]] = {}
     for each in found:
-        kinds.setdefault((each.name, each.severity, each.outcome), []).append(each)
+        kinds.setdefault((each.name, each.severity, each.outcome, each.before), []).append(each)
     if not kinds:
         return "\n".join([*lines, "No alert fires.", ""])
     lines += ["|When|Alert|Severity|Receiver|VMs|Text|", "|---|---|---|---|--:|---|"]
-    for (name, severity, outcome), alerts in kinds.items():
+    for (name, severity, outcome, _), alerts in kinds.items():
         start, end = alerts[0].minutes[0], max(each.minutes[-1] for each in alerts)
         lasts = end + story.step >= story.minutes
         when = f"from {_clock(start)}" if lasts else f"{_clock(start)}–{_clock(end)}"

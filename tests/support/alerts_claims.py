@@ -14,7 +14,7 @@ from typing import Final
 from benchmarks.fleet_month import PREFIX, Announced, FleetSamples, Values, Vm
 from tests.support.alerts_scenarios import AT, Story
 
-WINDOW: Final = 360
+WINDOW: Final = 120
 """Minutes that a wave remembers an event."""
 EXPLAINED: Final = 30
 """Minutes for which an announced restart explains that a VM is down."""
@@ -94,7 +94,7 @@ class Moment:
 
     @property
     def wave(self) -> dict[Vm, Announced]:
-        """The VMs of its scope that events of its type named within six hours, with that event."""
+        """The VMs of its scope that events of its type named within two hours, with that event."""
         kind = self.labels.get("event_type")
         return {
             vm: event
