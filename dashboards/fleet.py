@@ -144,9 +144,10 @@ def _short(counted: str) -> str:
 
 
 _FIRING: Final = "\nor\n".join(
-    f"count by ({_BY_ALERT}) ({ask.alerts('firing', severity)})" for severity in (_WORTH, 'severity="info"')
+    f"count by ({_BY_ALERT}) ({ask.alerts('firing', severity)})"
+    for severity in ('severity="critical"', 'severity!~"critical|info"', 'severity="info"')
 )
-"""Alerts that send a notification come first."""
+"""The most severe come first."""
 
 ALERTS: Final = table(
     title="Alerts",

@@ -779,7 +779,7 @@ STORIES: Final = (
     ),
     Story(
         "Upgrade of an agent that failed long ago",
-        "The agent of db1 has counted seven failed approvals and an interruption. It is upgraded, and misses one scrape.",
+        "The agent of db1 has counted seven failed approvals and an interruption. It is upgraded, and misses a scrape.",
         FEW,
         _upgraded_after_failures,
         notifies=NO_ALERT,
