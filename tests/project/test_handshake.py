@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import pytest
 
 from exporter.core.policy import Rule
-from exporter.event_files.content import EVENT_TYPE, event_file, file_name
+from exporter.event_files.content import EVENT_TYPE, event_file, file_name, status_file
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import Reconciler
 from exporter.log.protocol import NullLogger
@@ -80,7 +80,9 @@ class Handshake:
         }
         with self._output.open("ab") as output:
             command = [*before, str(EXAMPLES / "handshake")]
-            self._process = subprocess.Popen(command, env=recorded, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, env=recorded, stdout=output, stderr=output, start_new_session=True
+            )
         return self
 
     def ended(self) -> int:
@@ -100,6 +102,15 @@ class Handshake:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         assert self._process.wait(30) == 0
+
+    def kill(self, *, lose_state: bool = False) -> None:
+        """Kill it with its child processes, as the end of a container does."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+        if lose_state:
+            shutil.rmtree(self.state)
+            self.state.mkdir()
 
     @property
     def said(self) -> str:
@@ -140,9 +151,10 @@ class Handshake:
         for event_id in event_ids:
             (self.events / file_name(event_id)).unlink()
 
-    def heartbeat(self) -> None:
-        """Write status.json again."""
-        self._replace("status.json", b"{}\n")
+    def heartbeat(self, *, up: bool = True, running: bool = True, name: str | None = "vm-1") -> None:
+        """Write status.json again, as the agent does."""
+        fields = {"up": up, "vm": {"id": None, "name": name}, "running": running}
+        self._replace("status.json", status_file(fields, NOW))
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self.events / ".azse-0.tmp"
@@ -349,6 +361,102 @@ def test_id_that_is_not_a_file_name_is_prepared(handshake: Handshake, tmp_path: 
     assert not ready.exists()
 
 
+def test_missing_file_ends_the_event_only_with_a_current_status(handshake: Handshake) -> None:
+    """After a reboot, the files are missing until the agent has polled and knows its name; a failing metadata service
+    ends nothing either."""
+    handshake.announce("A")
+    handshake.start()
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    (handshake.events / "status.json").unlink()
+    handshake.over("A")
+    assert handshake.runs_on()
+    for unknown in ({"up": False}, {"running": False}, {"name": None}):
+        handshake.heartbeat(**unknown)
+        assert handshake.runs_on()
+    assert handshake.ran(handshake.resume) == 0
+    handshake.heartbeat()
+    assert handshake.ended() == 0
+    assert handshake.ran(handshake.resume) == 1
+
+
+def test_failing_metadata_service_keeps_nothing_prepared_forever(handshake: Handshake) -> None:
+    """After the time limit, a missing file counts as the end, although the agent still writes its status."""
+    handshake.announce("A")
+    handshake.start(SILENT_SECONDS="20")
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    handshake.over("A")
+
+    def beat() -> bool:
+        handshake.heartbeat(up=False)
+        return handshake.ran(handshake.resume) == 1
+
+    until(beat)
+    assert handshake.ended() == 0
+
+
+def test_preparation_is_not_repeated_after_the_start(handshake: Handshake) -> None:
+    """A failed preparation runs again only while an event is Scheduled; a later event gets its own."""
+    Path(f"{handshake.prepare}.fail").touch()
+    handshake.announce("A")
+    handshake.start(RETRY_SECONDS="1")
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    handshake.announce("A", status="Started")
+    until(lambda: "next attempt" in handshake.said)
+    assert handshake.runs_on()
+    assert handshake.runs_on()
+    assert handshake.ran(handshake.prepare) <= 2  # the second one had begun before the start was read
+    Path(f"{handshake.prepare}.fail").unlink()
+    ready = handshake.announce("B")
+    until(ready.exists)
+    assert str(handshake.events / "B.json") in Path(f"{handshake.prepare}.log").read_text().splitlines()[-1]
+
+
+def test_container_resumes_what_an_earlier_one_left(handshake: Handshake) -> None:
+    """With KEEP_RUNNING, the program runs `resume` at its start and goes on without event files."""
+    handshake.start(KEEP_RUNNING="1")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    assert handshake.runs_on()
+    ready = handshake.announce("A")
+    until(ready.exists)
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 2)
+    assert handshake.runs_on()
+    handshake.stop()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["same state", "lost state"])
+def test_killed_container_keeps_the_vm_prepared_until_the_event_ends(handshake: Handshake, *, kept: bool) -> None:
+    """`prepare` runs again while the event is Scheduled; once it has started, only its end leads to `resume`."""
+    ready = handshake.announce("A")
+    handshake.start(KEEP_RUNNING="1")
+    until(ready.exists)
+    handshake.kill(lose_state=not kept)
+    handshake.start(KEEP_RUNNING="1")
+    until(lambda: handshake.ran(handshake.prepare) == 2)
+    assert handshake.ran(handshake.resume) == 0
+    handshake.kill(lose_state=not kept)
+    handshake.announce("A", status="Started")
+    handshake.start(KEEP_RUNNING="1")
+    assert handshake.runs_on()
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (2, 0)
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    assert not ready.exists()
+
+
+def test_container_waits_for_the_agent_after_a_reboot(handshake: Handshake) -> None:
+    """All files are missing then, and the event may still be in progress."""
+    (handshake.events / "status.json").unlink()
+    handshake.start(KEEP_RUNNING="1")
+    assert handshake.runs_on()
+    handshake.announce("A", status="Started")
+    handshake.heartbeat()
+    assert handshake.runs_on()
+    assert handshake.ran(handshake.resume) == 0
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+
+
 def test_other_files_are_not_changed(handshake: Handshake) -> None:
     """An invalid event file and other files among the ready files stay unchanged, and are no events."""
     (handshake.events / "notes.json").write_text('{\n  "status": "Scheduled",\n  "ready_file": "/x"\n}\n')
@@ -358,7 +466,7 @@ def test_other_files_are_not_changed(handshake: Handshake) -> None:
     until(ready.exists)
     handshake.over("A")
     until(lambda: handshake.ran(handshake.resume) == 1)
-    assert handshake.said.count("is scheduled") == 1
+    assert handshake.said.count("is Scheduled") == 1
     assert (handshake.ready / "other").exists()
     (handshake.events / "notes.json").unlink()
     assert handshake.ended() == 0

@@ -75,12 +75,12 @@ def is_tried(environment: GuestEnvironment) -> None:
     guest.run(f"rm -f {DROP_IN}; systemctl daemon-reload")
     since = guest.run("date +%s.%N").text
     guest.run(_block("Test under systemd"))
-    until(lambda: "back in service" in _said(environment, since))
+    until(lambda: "resumed" in _said(environment, since))
     said, recorded = (
         _said(environment, since),
         guest.run("grep -E 'scheduled|decided|accepted|started|completed' /run/try.log").text,
     )
-    steps = ("Freeze is scheduled", "out of service", "ready, ", "has ended", "back in service")
+    steps = ("Freeze is Scheduled", "prepared", "ready, ", "has ended", "resumed")
     found = [said.find(step) for step in steps]
     good = -1 not in found and found == sorted(found) and "approval.accepted" in recorded
     environment.say(good, f"tested with the commands of the page, on this machine: {', '.join(steps)}")
@@ -110,7 +110,7 @@ def prepares_once(environment: GuestEnvironment) -> None:
     )
     _over(environment, second)
     said = _said(environment, since)
-    times = said.count("taking this VM out"), said.count("back in service")
+    times = said.count("running prepare"), said.count("resumed")
     environment.say(times == (1, 1), f"taken out {times[0]} time, back {times[1]} time")
 
 

@@ -127,7 +127,7 @@ function Update-Marks {
             if ($found.Status -cne 'Scheduled') { continue }
             if (-not $found.Ready -and $Also -cnotcontains $found.Type) { continue }
             [IO.File]::WriteAllText($mark, $found.Ready)
-            Write-Log "$($file.BaseName): $($found.Type) is scheduled"
+            Write-Log "$($file.BaseName): $($found.Type) is Scheduled"
         } elseif ($found.Ready -and $found.Ready -cne [string] (Read-Shared $mark)) {
             Remove-Ready $mark
             [IO.File]::WriteAllText($mark, $found.Ready)
@@ -188,20 +188,20 @@ function Invoke-Own([string] $What, [string] $Script, [string] $Argument) {
 }
 
 function Start-Absence([string] $EventFile) {
-    Write-Log 'taking this VM out of service'
+    Write-Log 'running prepare'
     [IO.File]::WriteAllText($begun, '')
     if (Invoke-Own 'prepare' $Prepare ('"{0}"' -f $EventFile)) {
         [IO.File]::WriteAllText($prepared, '')
-        Write-Log 'out of service'
+        Write-Log 'prepared'
     }
 }
 
 function Stop-Absence {
-    Write-Log 'bringing this VM back into service'
+    Write-Log 'running resume'
     Remove-Surely $prepared
     if (Invoke-Own 'resume' $Resume '') {
         Remove-Item -LiteralPath $begun -Force
-        Write-Log 'back in service'
+        Write-Log 'resumed'
     }
 }
 
