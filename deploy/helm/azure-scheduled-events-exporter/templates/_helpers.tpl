@@ -71,13 +71,37 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 {{- .Values.settingsText -}}
 {{- else -}}
-{{- range $section, $keys := .Values.settings }}
+{{- $settings := deepCopy (.Values.settings | default dict) -}}
+{{- if and .Values.handshake.enabled (not (hasKey ($settings.approval | default dict) "rules")) -}}
+{{- $_ := set $settings "approval" (set ($settings.approval | default dict) "rules" (include "agent.handshakeRules" . | fromYamlArray)) -}}
+{{- end -}}
+{{- range $section, $keys := $settings }}
 [{{ $section }}]
 {{- range $key, $value := $keys }}
 {{ $key }} = {{ include "agent.toml" $value }}
 {{- end }}
 {{ end }}
 {{- end -}}
+{{- end -}}
+
+{{/* The rules with the handshake: a drained node first, then the agent's default rules. Another VM of the same event isn't drained
+by this node's handshake, so the event must name only one. */}}
+{{- define "agent.handshakeRules" -}}
+{{- $waiting := list -}}
+{{- range .Values.handshake.eventTypes }}{{ if has . (list "Freeze" "Reboot" "Redeploy") }}{{ $waiting = append $waiting . }}{{ end }}{{ end -}}
+{{- with $waiting -}}
+- {name: drained, event_type: {{ toJson . }}, max_resources: 1, require_file: "/run/azure-scheduled-events-exporter/ready/{event_id}"}
+{{ end -}}
+- {name: user-initiated, event_source: [User], event_type: [Reboot, Redeploy]}
+- {name: short-freeze, event_type: [Freeze], min_duration: 0, max_duration: 8}
+{{- end -}}
+
+{{- define "agent.eventFiles" -}}
+{{- if or .Values.eventFiles .Values.handshake.enabled }}true{{ end -}}
+{{- end -}}
+
+{{- define "agent.readyFiles" -}}
+{{- if or .Values.approval.readyFiles .Values.handshake.enabled }}true{{ end -}}
 {{- end -}}
 
 {{/* One value as TOML on one line. Helm reads all numbers as floats; whole numbers are written as integers. */}}
@@ -137,6 +161,23 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- fail "windows.image: no image for Windows is published; set a repository and a tag or digest (see docs/kubernetes.md)" -}}
 {{- end -}}
 {{- end -}}
+{{- if .Values.handshake.enabled -}}
+{{- with .Values.handshake.image -}}
+{{- if not (and .repository (or .tag .digest)) -}}
+{{- fail "handshake.image: set an image with sh and kubectl, by a repository and a tag or digest (see docs/kubernetes.md)" -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (include "agent.serviceAccountName" .) "default" -}}
+{{- fail "handshake.enabled: it would let all pods of the namespace evict pods; set serviceAccount.create=true or serviceAccount.name" -}}
+{{- end -}}
+{{- if .Values.windows.enabled -}}
+{{- fail "handshake.enabled: its rules have paths of Linux; install a second release for Windows nodes" -}}
+{{- end -}}
+{{- $rules := dig "approval" "rules" nil (.Values.settings | default dict) -}}
+{{- if or (and $rules (not (contains "require_file" (toJson $rules)))) (and .Values.settingsText (not (contains "require_file" .Values.settingsText))) -}}
+{{- fail "handshake.enabled: no rule waits for the drain; add require_file to your rules, or remove them" -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.workloadIdentity.clientId (not .Values.settingsText) (not (dig "event_hubs" "fully_qualified_namespace" "" (.Values.settings | default dict))) (not .Values.eventHubs.connectionStringSecret.name) -}}
 {{- fail "workloadIdentity.clientId: the Event Hubs namespace is missing; set settings.event_hubs.fully_qualified_namespace" -}}
 {{- end -}}
@@ -160,7 +201,7 @@ Argo CD merge lists by name and remove both when one is removed: the hold file, 
 {{- if $web.configSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_WEB_CONFIG_FILE" "web.configSecret" }}{{ end -}}
 {{- if .Values.eventHubs.connectionStringSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE" "eventHubs.connectionStringSecret" }}{{ end -}}
 {{- if .Values.otlp.headersSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_OTLP_HEADERS" "otlp.headersSecret" }}{{ end -}}
-{{- if .Values.eventFiles }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_FILES_PATH" "eventFiles" }}{{ end -}}
+{{- if include "agent.eventFiles" . }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_FILES_PATH" "eventFiles" }}{{ end -}}
 {{- if .Values.windows.enabled }}{{ $_ := set $seen "SCHEDULED_EVENTS_OUTBOX_PATH" "the chart on Windows" }}{{ end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasKey $seen .name -}}
@@ -170,7 +211,7 @@ Argo CD merge lists by name and remove both when one is removed: the hold file, 
 {{- include "agent.checkVariable" . -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
-{{- if has .name (list "hold" "outbox" "ready" "event-files" "settings" "web" "web-credentials" "event-hubs") -}}
+{{- if has .name (list "hold" "outbox" "ready" "event-files" "settings" "web" "web-credentials" "event-hubs" "handshake" "handshake-state" "kubernetes-api") -}}
 {{- fail (printf "extraVolumes: %s is a volume of the chart; use another name" .name) -}}
 {{- end -}}
 {{- end -}}
