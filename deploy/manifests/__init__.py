@@ -1,9 +1,9 @@
 """The generated files of deploy/helm and deploy/kubernetes. The chart is their source; `make generate` writes them.
 
-values.schema.json and the table of the chart's README come from values.yaml and its comments. The kustomize base is the
-chart rendered by Helm with its default values, including the comments. helm-docs and a schema plug-in aren't used: they
-need two kinds of annotations, and they don't know the agent's settings. The schema takes those from
-`exporter.config.schema`, so it rejects misspelt settings too.
+values.schema.json and the table of the chart's README come from values.yaml and its comments. The kustomize base is
+the chart rendered by Helm with its default values, including the comments; components are what other values add to
+it. helm-docs and a schema plug-in aren't used: they need two kinds of annotations, and they don't know the agent's
+settings. The schema takes those from `exporter.config.schema`, so it rejects misspelt settings too.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from deploy.manifests.values import SET_BY_THE_CHART, Value, read, schema
 from exporter import __version__
 from exporter.config.load import load
 from exporter.config.schema import catalogue
-from tests.support.charts import VALUES, agent_of, daemonset, environment, need_helm, refusal, render
+from exporter.core.policy import DEFAULT_RULES, Rule
+from tests.support.charts import VALUES, agent_of, container_of, daemonset, environment, need_helm, refusal, render
 from tests.support.documentation import Block, blocks
 from tests.support.peers import need
 
@@ -38,6 +39,9 @@ OF_OTHERS: Final = {
     "GrafanaDashboard": {"grafana.integreatly.org/v1beta1"},
 }
 """Kinds of operators without schemas here; `make -C tests cluster` has them."""
+POLICIES: Final = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+"""Kinds of Kubernetes 1.30 and later."""
+CLUSTER_WIDE: Final = {"ClusterRole", "ClusterRoleBinding", *POLICIES}
 
 
 def values_of_the_chart() -> tuple[Value, ...]:
@@ -139,6 +143,8 @@ def test_the_archive_contains_the_linked_files(tmp_path: Path) -> None:
     assert names == kept
 
 
+HANDSHAKE: Final = VALUES["handshake"]
+RUN: Final = "/run/azure-scheduled-events-exporter"
 REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a typo": ({"web": {"prot": 9000}}, "prot"),
     "a typo at the top": ({"podmonitor": {"enabled": True}}, "podmonitor"),
@@ -230,6 +236,22 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "no tag for Windows": (
         {"windows": {"enabled": True, "image": {"repository": "r"}}},
         "a repository and a tag or digest",
+    ),
+    "a handshake without an image": ({"handshake": {"enabled": True}}, "handshake.image: set an image"),
+    "a type of event that there is not": (HANDSHAKE | {"handshake": {"eventTypes": ["Nap"]}}, "handshake.eventTypes"),
+    "rules that never wait": (
+        {**HANDSHAKE, "settings": {"approval": {"rules": [{"name": "all", "event_type": ["Reboot"]}]}}},
+        "no rule waits for the drain",
+    ),
+    "a text that never waits": ({**HANDSHAKE, "settingsText": "[log]\n"}, "no rule waits for the drain"),
+    "rights for every pod": (
+        {**HANDSHAKE, "serviceAccount": {"create": False}},
+        "it would let all pods of the namespace evict pods",
+    ),
+    "a handshake on Windows": ({**HANDSHAKE, **VALUES["windows"]}, "install a second release for Windows nodes"),
+    "a volume of the handshake": (
+        {"extraVolumes": [{"name": "kubernetes-api", "emptyDir": {}}]},
+        "kubernetes-api is a volume of the chart",
     ),
     "settings as text": ({"settings": "[approval]\nrules = []\n"}, "settings"),
     "settings in two ways": (
@@ -347,10 +369,11 @@ def test_kubernetes_accepts_the_rendered_objects(name: str, version: str) -> Non
     for document in render(VALUES[name]):
         if document["kind"] in OF_OTHERS:
             assert document["apiVersion"] in OF_OTHERS[document["kind"]]
-        else:
+        elif document["kind"] not in POLICIES or version != "1.29":
             kubernetes_validate.validate(document, version, strict=True)
         monitor = VALUES[name].get("podMonitor", {}) if document["kind"] == "PodMonitor" else {}
-        assert document["metadata"]["namespace"] == (monitor.get("namespace") or "ns")
+        space = None if document["kind"] in CLUSTER_WIDE else monitor.get("namespace") or "ns"
+        assert document["metadata"].get("namespace") == space
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "azse"
 
 
@@ -376,7 +399,7 @@ def test_the_agent_accepts_the_rendered_settings(tmp_path: Path, name: str) -> N
     files = [
         document["data"]["config.toml"] for document in documents if document["metadata"]["name"].endswith("-settings")
     ]
-    given = bool({"settings", "settingsText"} & set(VALUES[name]))
+    given = bool({"settings", "settingsText", "handshake"} & set(VALUES[name]))
     assert bool(files) is ("SCHEDULED_EVENTS_CONFIG_FILE" in environ) is given
     arguments = argparse.Namespace()
     for file in files:
@@ -447,15 +470,17 @@ def test_the_agent_stays_restricted() -> None:
         spec = daemonset(render(values))["spec"]["template"]["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        (container,) = spec["containers"]
-        assert container["securityContext"] == {
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "runAsNonRoot": True,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "runAsUser": 65532,
+                "runAsGroup": 65532,
+                "runAsNonRoot": True,
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        container = agent_of(render(values))
+        assert "kubernetes-api" not in {mount["name"] for mount in container["volumeMounts"]}
         writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
         assert writable in (["outbox"], ["outbox", "ca"], ["outbox", "event-files"], ["outbox", "event-files", "ca"])
 
@@ -474,6 +499,69 @@ def test_event_files_are_readable_on_the_node() -> None:
         assert {"name": "event-files", "mountPath": place} in container["volumeMounts"]
     environ = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
     assert environ["SCHEDULED_EVENTS_EVENT_FILES_PATH"] == place
+
+
+@pytest.mark.parametrize(
+    ("types", "waiting"),
+    [(["Reboot", "Preempt"], ("Reboot",)), (["Terminate", "Freeze"], ("Freeze",)), (["Preempt"], None)],
+)
+def test_the_handshake_waits_for_the_configured_types(
+    tmp_path: Path, types: list[str], waiting: tuple[str, ...] | None
+) -> None:
+    """The first rule holds the types that a VM can approve until the drain; the default rules follow."""
+    documents = render({"handshake": {**HANDSHAKE["handshake"], "eventTypes": types}})
+    assert environment(container_of(documents, "handshake"))["ALSO"] == " ".join(types)
+    (tmp_path / "config.toml").write_text(text_of_settings(documents), encoding="utf-8")
+    environ = {"SCHEDULED_EVENTS_CONFIG_FILE": str(tmp_path / "config.toml")}
+    rules = load(argparse.Namespace(), environ).approval.rules
+    first = Rule("drained", waiting or (), require_file=f"{RUN}/ready/{{event_id}}", max_resources=1)
+    assert rules == ((first, *DEFAULT_RULES) if waiting else DEFAULT_RULES)
+
+
+def test_own_rules_replace_those_of_the_handshake() -> None:
+    """The chart adds nothing to rules in the values."""
+    own = [{"name": "mine", "event_type": ["Reboot"], "require_file": f"{RUN}/ready/{{event_id}}", "settle": "1m"}]
+    text = text_of_settings(render({**HANDSHAKE, "settings": {"approval": {"rules": own}}}))
+    assert tomllib.loads(text)["approval"]["rules"] == own
+
+
+def test_the_handshake_finds_what_its_scripts_need() -> None:
+    """Scripts, directories, and the token are where the container's variables and the scripts' defaults expect them."""
+    documents = render(VALUES["handshake"])
+    handshake = container_of(documents, "handshake")
+    mounts = {mount["mountPath"]: (mount["name"], mount.get("readOnly", False)) for mount in handshake["volumeMounts"]}
+    environ = environment(handshake)
+    assert mounts == {
+        "/etc/azure-scheduled-events-handshake": ("handshake", True),
+        environ["RUNTIME_DIRECTORY"]: ("handshake-state", False),
+        f"{RUN}/events": ("event-files", True),
+        f"{RUN}/ready": ("ready", False),
+        "/var/run/secrets/kubernetes.io/serviceaccount": ("kubernetes-api", True),
+    }
+    (scripts,) = (one["data"] for one in documents if one["metadata"]["name"].endswith("-handshake") and "data" in one)
+    assert scripts["handshake"] == (ROOT / "deploy/systemd/examples/handshake").read_text(encoding="utf-8")
+    assert scripts.keys() == {"handshake", "prepare", "resume"}
+    assert set(re.findall(r"\$\{([A-Z_]+)", scripts["handshake"])) >= environ.keys() - {"HOME"}
+    _, owning = daemonset(documents)["spec"]["template"]["spec"]["initContainers"]
+    assert owning["command"][-2:] == [f"{RUN}/events", f"{RUN}/ready"]
+
+
+def test_the_policy_exists_where_kubernetes_has_it() -> None:
+    """Kubernetes 1.29 lacks the kind; there, the role alone limits the token."""
+    need_helm()
+    values = json.dumps(VALUES["handshake"])
+    for version, wanted in (("1.29.0", set()), ("1.30.0", POLICIES)):
+        command = [helm(), "template", "azse", str(CHART), "--kube-version", version, "--values", "-"]
+        done = subprocess.run(command, input=values, text=True, capture_output=True, timeout=60, check=True)
+        kinds = {document["kind"] for document in yaml.safe_load_all(done.stdout) if document}
+        assert kinds & POLICIES == wanted
+
+
+def text_of_settings(documents: list[dict[str, Any]]) -> str:
+    """Return the agent's TOML file from its ConfigMap."""
+    (text,) = (one["data"]["config.toml"] for one in documents if one["metadata"]["name"].endswith("-settings"))
+    assert isinstance(text, str)
+    return text
 
 
 def test_no_secret_is_in_the_manifests() -> None:
@@ -563,10 +651,10 @@ EXPLAINED: Final = {
 }
 """Accepted findings that kube-score calls critical, by check, with the reason."""
 OF_ROOT: Final = {"container-security-context-user-group-id"}
-"""Only for the init container: only root can change the outbox folder's owner. A test above checks the agent's ids."""
+"""Only for init containers: only root can change the owner of a folder. A test above checks the other containers' ids."""
 
 
-@pytest.mark.parametrize("name", ["defaults", "everything of a pod", "tls and password"])
+@pytest.mark.parametrize("name", ["defaults", "everything of a pod", "tls and password", "handshake"])
 def test_kube_score_finds_nothing_critical(tmp_path: Path, name: str) -> None:
     """Every critical finding of kube-score is in the list of accepted ones, and each of the list still occurs."""
     documents = render(VALUES[name])
@@ -586,7 +674,7 @@ def test_kube_score_finds_nothing_critical(tmp_path: Path, name: str) -> None:
                 paths = {comment["path"] for comment in check["comments"] or ()}
                 found.setdefault(check["check"]["id"], set()).update(paths)
     for check_id in OF_ROOT:
-        assert found.pop(check_id, set()) <= {"own-the-outbox"}
+        assert found.pop(check_id, set()) <= {"own-the-outbox", "own-the-event-files"}
     assert set(found) <= set(EXPLAINED), found
     if name == "defaults":
         assert set(found) == set(EXPLAINED)

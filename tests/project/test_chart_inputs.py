@@ -131,6 +131,14 @@ FURTHER: Final[dict[str, dict[str, Any]]] = {
     },
     "text": {"settingsText": '[log]\nlevel = "debug"\n'},
     "digest": {"image": {"digest": "sha256:" + "0" * 64}},
+    "handshake": {
+        "handshake": {
+            "enabled": True,
+            "image": {"repository": "registry.example.com/kubectl", "tag": "1", "digest": "sha256:" + "0" * 64},
+            "eventTypes": ["Reboot", "Preempt"],
+            "resources": {"limits": {"memory": "256Mi"}},
+        },
+    },
     "rules and dashboards": {
         "prometheusRule": {
             "enabled": True,

@@ -62,6 +62,10 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "grafanaOperator": {"enabled": True},
         },
     },
+    "handshake": {
+        "approval": {"mode": "enforce"},
+        "handshake": {"enabled": True, "image": {"repository": "registry.example.com/kubectl", "tag": "1"}},
+    },
     "azure": {"podMonitor": {"enabled": True, "apiVersion": "azmonitoring.coreos.com/v1"}},
     "windows": {"windows": {"enabled": True, "image": {"repository": "registry.example.com/azse", "tag": "1"}}},
     "everything of a pod": {
@@ -144,7 +148,13 @@ def daemonset(documents: list[dict[str, Any]], system: str = "linux") -> dict[st
 
 def agent_of(documents: list[dict[str, Any]], system: str = "linux") -> dict[str, Any]:
     """Return the agent's container in it."""
-    (container,) = daemonset(documents, system)["spec"]["template"]["spec"]["containers"]
+    return container_of(documents, "agent", system)
+
+
+def container_of(documents: list[dict[str, Any]], name: str, system: str = "linux") -> dict[str, Any]:
+    """Return a container by its name."""
+    containers = daemonset(documents, system)["spec"]["template"]["spec"]["containers"]
+    (container,) = (one for one in containers if one["name"] == name)
     assert isinstance(container, dict)
     return container
 
