@@ -651,7 +651,7 @@ EXPLAINED: Final = {
 }
 """Accepted findings that kube-score calls critical, by check, with the reason."""
 OF_ROOT: Final = {"container-security-context-user-group-id"}
-"""Only for init containers: only root can change the owner of a folder. A test above checks the other containers' ids."""
+"""Only for init containers: only root can change the owner of a folder. Another test checks the other containers."""
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything of a pod", "tls and password", "handshake"])
