@@ -687,7 +687,7 @@ def test_the_notes_name_the_next_steps(tmp_path: Path) -> None:
     # `helm template` shows no notes, and `install` needs a cluster: another template includes them.
     shown = 'notes: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}'
     (tmp_path / "chart" / "templates" / "notes.yaml").write_text(shown)
-    values = {**VALUES["hash alone"], "approval": {"mode": "enforce"}}
+    values = {**VALUES["hash alone"], **HANDSHAKE}
     (tmp_path / "values.json").write_text(json.dumps(values))
     command = [helm(), "template", "azse", str(tmp_path / "chart"), "--namespace", "ns", "--show-only"]
     command += ["templates/notes.yaml", "--values", str(tmp_path / "values.json")]
@@ -697,6 +697,7 @@ def test_the_notes_name_the_next_steps(tmp_path: Path) -> None:
         "kubectl --namespace ns rollout status daemonset/azse-azure-scheduled-events-exporter",
         "pod-security.kubernetes.io/enforce=privileged",
         "create configmap azure-scheduled-events-hold",
+        "uncordoned after them: Reboot, Redeploy, Preempt, Terminate.",
         "Without web.credentialsSecret, the probes check that the agent responds, not that it polls",
         "Prometheus does not scrape the agents yet",
         "/var/lib/azure-scheduled-events-exporter",
