@@ -174,7 +174,7 @@ def outlives_restarts(environment: GuestEnvironment) -> None:
         guest.run(f"{command}; rm -f {RUN}/ready/{event}")
         until(lambda: guest.run(f"test -e {RUN}/ready/{event}"))
     times, paths = (
-        _said(environment, since).count("taking this VM out"),
+        _said(environment, since).count("running prepare"),
         guest.run(f"systemctl is-active {UNIT}.path").text,
     )
     good = times == 1 and paths == "active" and bool(guest.run(f"test -e {OUT} && test -e {RUN}/ready/{event}"))
