@@ -22,6 +22,8 @@ KUBERNETES: Final = "1.35.4"
 HELM: Final = "v4.3.1"
 KWOK: Final = "v0.8.0"
 """kwok simulates nodes and kubelets (kwok.sigs.k8s.io)."""
+DETECTOR: Final = "v1.36.0"
+"""node-problem-detector, of the image in deploy/kubernetes/node-problem-detector."""
 OPERATOR: Final = "v0.85.0"
 """The Prometheus Operator, only for its CRDs."""
 OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
@@ -49,6 +51,7 @@ class Programs:
     kubectl: Path
     kwok: Path
     helm: Path
+    node_problem_detector: Path
     pod_monitor: Path
     prometheus_rule: Path
     """The two CRDs of the Prometheus Operator."""
@@ -59,6 +62,7 @@ def make(kubernetes: str) -> Programs:
     folder = CACHE / f"cluster-{kubernetes}"
     folder.mkdir(parents=True, exist_ok=True)
     kwok, helm = folder / f"kwok-{KWOK}", folder / f"helm-{HELM}"
+    detector = folder / f"node-problem-detector-{DETECTOR}"
     crds = [folder / f"{plural}-{OPERATOR}.yaml" for plural in ("podmonitors", "prometheusrules")]
     if not all((folder / command).exists() for command in COMMANDS):
         _build_kubernetes(kubernetes, folder)
@@ -66,6 +70,8 @@ def make(kubernetes: str) -> Programs:
         _install(f"sigs.k8s.io/kwok/cmd/kwok@{KWOK}", kwok)
     if not helm.exists():
         _install(f"helm.sh/helm/v4/cmd/helm@{HELM}", helm)
+    if not detector.exists():
+        _build_detector(detector)
     if not all(crd.exists() for crd in crds):
         module = Path(downloaded(f"{OPERATOR_MODULE}@{OPERATOR}")["Dir"])
         for crd in crds:
@@ -81,6 +87,7 @@ def make(kubernetes: str) -> Programs:
         kubectl,
         kwok,
         helm,
+        detector,
         pod_monitor,
         prometheus_rule,
     )
@@ -102,6 +109,22 @@ def _build_kubernetes(version: str, folder: Path) -> None:
         go("build", "-mod=mod", "-ldflags", flags, "-o", f"{built}/", *_packages(), folder=work)
         for command in COMMANDS:
             (built / command).replace(folder / command)
+
+
+def _build_detector(path: Path) -> None:
+    """Build only its custom plugins and the exporter to Kubernetes: journald needs a C compiler. In a separate module,
+    because `go install` looks for deprecations in the newest version, which a proxy can lack."""
+    module = "k8s.io/node-problem-detector"
+    without = "disable_system_log_monitor,disable_system_stats_monitor,disable_stackdriver_exporter"
+    own = Path(downloaded(f"{module}@{DETECTOR}")["GoMod"]).read_text(encoding="utf-8")
+    lines = ["module cluster", re.findall(r"^go .*$", own, re.MULTILINE)[0], f"require {module} {DETECTOR}"]
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as name:
+        work = Path(name)
+        (work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        flags = f"-s -w -X {module}/pkg/version.version={DETECTOR}"
+        built, package = str(work / "built"), f"{module}/cmd/nodeproblemdetector"
+        go("build", "-mod=mod", "-tags", without, "-ldflags", flags, "-o", built, package, folder=work)
+        Path(built).replace(path)
 
 
 def _packages() -> list[str]:
