@@ -1,9 +1,10 @@
 """Manifests and chart on a real Kubernetes control plane: `python -m tests.cluster [--kubernetes VERSION]`.
 
-Builds API server, controller manager, scheduler, kubectl, kwok, and Helm from Go modules (once; `~/.cache` keeps them),
-starts them on loopback with Debian's etcd, and tests `deploy/kubernetes` and the chart with them: which objects are
-accepted, where pods are scheduled, what Pod Security reports, how a rollout proceeds, and what an uninstall leaves. No
-container runs: kwok simulates the kubelets. Exit code 0: all is as required; 1: it isn't; 2: a requirement is missing.
+Builds API server, controller manager, scheduler, kubectl, kwok, Helm, and node-problem-detector from Go modules (once;
+`~/.cache` keeps them), starts the control plane on loopback with Debian's etcd, and tests `deploy/kubernetes` and the
+chart with it: which objects are accepted, where pods are scheduled, what Pod Security reports, how a rollout proceeds,
+which conditions nodes get, and what an uninstall leaves. No container runs: kwok simulates the kubelets. Exit code 0:
+all is as required; 1: it isn't; 2: a requirement is missing.
 Needs no rights, and leaves no process.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.cluster import chart, nodes, programs
+from tests.cluster.conditions import Conditions
 from tests.cluster.daemons import ClusterError, left_behind
 from tests.cluster.manifests import Manifests
 from tests.cluster.plane import Plane
@@ -65,6 +67,8 @@ def _judge(plane: Plane, built: programs.Programs, folder: Path, verdicts: Verdi
     )
     verdicts.heading("kustomize")
     Manifests(plane, built, verdicts, folder).run()
+    verdicts.heading(f"node conditions, by node-problem-detector {programs.DETECTOR}")
+    Conditions(plane, built, verdicts, folder).run()
     helms = chart.helms(plane)
     archive = chart.packed(plane.helm, folder)
     for number, helm in enumerate(helms):
