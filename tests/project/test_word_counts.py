@@ -26,7 +26,7 @@ LIMITS: Final = {
     "docs/installation.md": 550,
     "docs/linux.md": 850,
     "docs/windows.md": 1000,
-    "docs/kubernetes.md": 1050,
+    "docs/kubernetes.md": 1750,
     "docs/azure.md": 650,
     "docs/tls.md": 200,
     "docs/migration.md": 180,
@@ -60,11 +60,11 @@ LIMITS: Final = {
     "docs/support.md": 350,
     "docs/releasing.md": 750,
     "CONTRIBUTING.md": 600,
-    "SECURITY.md": 950,
+    "SECURITY.md": 980,
 }
 """The maximum number of words of each page."""
 STORIES: Final = re.compile(rb"<!-- stories: generated.*<!-- /stories -->", re.DOTALL)
-TOTAL: Final = 26_500
+TOTAL: Final = 26_750
 """The maximum number of words of the README and all pages in docs/ together."""
 
 
