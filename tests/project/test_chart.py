@@ -241,9 +241,26 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a type of event that there is not": (HANDSHAKE | {"handshake": {"eventTypes": ["Nap"]}}, "handshake.eventTypes"),
     "rules that never wait": (
         {**HANDSHAKE, "settings": {"approval": {"rules": [{"name": "all", "event_type": ["Reboot"]}]}}},
-        "no rule waits for the drain",
+        "the rule all approves a Reboot without the drain",
     ),
-    "a text that never waits": ({**HANDSHAKE, "settingsText": "[log]\n"}, "no rule waits for the drain"),
+    "a rule that waits for another file": (
+        {
+            **HANDSHAKE,
+            "settings": {
+                "approval": {
+                    "rules": [
+                        {"name": "drained", "event_type": ["Reboot"], "require_file": f"{RUN}/ready/{{event_id}}"},
+                        {"name": "other", "event_type": ["Freeze", "Redeploy"], "require_file": "/run/other"},
+                    ]
+                }
+            },
+        },
+        "the rule other approves a Redeploy without the drain",
+    ),
+    "a text that never waits": (
+        {**HANDSHAKE, "settingsText": "# require_file = '/run/azure-scheduled-events-exporter/ready/{event_id}'"},
+        "no rule in settingsText waits for the drain",
+    ),
     "rights for every pod": (
         {**HANDSHAKE, "serviceAccount": {"create": False}},
         "it would let all pods of the namespace evict pods",
@@ -541,9 +558,9 @@ def test_the_handshake_finds_what_its_scripts_need() -> None:
     (scripts,) = (one["data"] for one in documents if one["metadata"]["name"].endswith("-handshake") and "data" in one)
     assert scripts["handshake"] == (ROOT / "deploy/systemd/examples/handshake").read_text(encoding="utf-8")
     assert scripts.keys() == {"handshake", "prepare", "resume"}
-    assert set(re.findall(r"\$\{([A-Z_]+)", scripts["handshake"])) >= environ.keys() - {"HOME"}
-    _, owning = daemonset(documents)["spec"]["template"]["spec"]["initContainers"]
-    assert owning["command"][-2:] == [f"{RUN}/events", f"{RUN}/ready"]
+    assert set(re.findall(r"\$\{([A-Z_]+)", scripts["handshake"])) >= environ.keys() - {"HOME", "TMPDIR"}
+    volumes = {volume["name"]: volume for volume in daemonset(documents)["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["ready"] == {"name": "ready", "emptyDir": {"medium": "Memory"}}
 
 
 def test_the_policy_exists_where_kubernetes_has_it() -> None:

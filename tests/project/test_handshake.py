@@ -444,6 +444,61 @@ def test_killed_container_keeps_the_vm_prepared_until_the_event_ends(handshake: 
     assert not ready.exists()
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["same state", "lost state"])
+def test_killed_container_leaves_no_approval_behind(handshake: Handshake, *, kept: bool) -> None:
+    """Its ready file goes before `prepare` has succeeded again, because others can have undone what was prepared."""
+    ready = handshake.announce("A")
+    handshake.start(KEEP_RUNNING="1")
+    until(ready.exists)
+    handshake.kill(lose_state=not kept)
+    if not kept:
+        ready.unlink()  # it is in the memory of the pod, whose end loses both
+    Path(f"{handshake.prepare}.fail").touch()
+    handshake.start(KEEP_RUNNING="1")
+    until(lambda: "prepare failed" in handshake.said)
+    assert not ready.exists()
+
+
+def test_container_prepares_again_for_a_later_event(handshake: Handshake) -> None:
+    """Others can have undone the preparation for the first one."""
+    first = handshake.announce("A")
+    handshake.start(KEEP_RUNNING="1", RETRY_SECONDS="1")
+    until(first.exists)
+    Path(f"{handshake.prepare}.fail").touch()
+    second = handshake.announce("B")
+    until(lambda: "prepare failed" in handshake.said)
+    assert not second.exists()
+    assert not first.exists()
+    Path(f"{handshake.prepare}.fail").unlink()
+    until(lambda: first.exists() and second.exists())
+
+
+def test_container_checks_what_it_prepared(handshake: Handshake) -> None:
+    """While an event is Scheduled, `prepare` runs again after some time, and its failure withdraws the ready file."""
+    ready = handshake.announce("A")
+    handshake.start(KEEP_RUNNING="1")
+    until(ready.exists)
+    until(lambda: handshake.ran(handshake.prepare) == 2)
+    assert ready.exists()
+    Path(f"{handshake.prepare}.fail").touch()
+    until(lambda: not ready.exists())
+
+
+def test_preparation_is_stopped_at_the_start(handshake: Handshake) -> None:
+    """Nothing is prepared while the event is in progress; its end leads to `resume`."""
+    Path(f"{handshake.prepare}.hang").touch()
+    handshake.announce("A")
+    handshake.start()
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    handshake.announce("A", status="Started")
+    until(lambda: "stopped prepare" in handshake.said)
+    assert handshake.runs_on()
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 0)
+    handshake.over("A")
+    assert handshake.ended() == 0
+    assert handshake.ran(handshake.resume) == 1
+
+
 def test_container_waits_for_the_agent_after_a_reboot(handshake: Handshake) -> None:
     """All files are missing then, and the event may still be in progress."""
     (handshake.events / "status.json").unlink()

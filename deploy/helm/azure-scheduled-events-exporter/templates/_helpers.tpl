@@ -173,9 +173,16 @@ by this node's handshake, so the event must name only one. */}}
 {{- if .Values.windows.enabled -}}
 {{- fail "handshake.enabled: its rules have paths of Linux; install a second release for Windows nodes" -}}
 {{- end -}}
-{{- $rules := dig "approval" "rules" nil (.Values.settings | default dict) -}}
-{{- if or (and $rules (not (contains "require_file" (toJson $rules)))) (and .Values.settingsText (not (contains "require_file" .Values.settingsText))) -}}
-{{- fail "handshake.enabled: no rule waits for the drain; add require_file to your rules, or remove them" -}}
+{{- $file := "/run/azure-scheduled-events-exporter/ready/{event_id}" -}}
+{{- range $rule := dig "approval" "rules" list (.Values.settings | default dict) -}}
+{{- range $rule.event_type -}}
+{{- if and (has . $.Values.handshake.eventTypes) (ne $file ($rule.require_file | default "")) -}}
+{{- fail (printf "handshake.enabled: the rule %v approves a %v without the drain; set its require_file to %s, or remove the type from handshake.eventTypes" $rule.name . $file) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.settingsText (not (regexMatch `(?m)^[^#\n]*require_file["']?\s*=\s*["']/run/azure-scheduled-events-exporter/ready/\{event_id\}["']` .Values.settingsText)) -}}
+{{- fail (printf "handshake.enabled: no rule in settingsText waits for the drain; add one with require_file = %q" $file) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId (not .Values.settingsText) (not (dig "event_hubs" "fully_qualified_namespace" "" (.Values.settings | default dict))) (not .Values.eventHubs.connectionStringSecret.name) -}}
