@@ -129,6 +129,8 @@ class Pod:
         if len({path for path, _ in mounted}) < len(mounted):
             raise ClusterError("two containers mount different volumes at one path")
         self.mounts = Mounts({path: directories[name] for path, name in mounted})
+        in_memory = {name for name, volume in volumes.items() if volume.get("emptyDir", {}).get("medium") == "Memory"}
+        self.memory = [directories[name] for name in sorted(in_memory)]
         for name, volume in volumes.items():
             self._fill(volume, directories[name])
 
@@ -207,7 +209,7 @@ class Pod:
         return self._kubectl.must("create", "token", account, "--namespace", self._namespace, *bound).strip()
 
     def remove(self) -> None:
-        """Remove what ends with the pod: its emptyDir volumes."""
+        """Remove what ends with the pod: all but its hostPath volumes."""
         shutil.rmtree(self._folder)
 
 

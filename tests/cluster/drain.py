@@ -10,6 +10,7 @@ import concurrent.futures
 import json
 import os
 import shutil
+import subprocess
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.cluster.agents import NAME, Agents
+from tests.cluster.chart import DOCUMENTATION
 from tests.cluster.clients import Client, Json, together
 from tests.cluster.containers import TOKEN
 from tests.cluster.daemons import ClusterError
@@ -26,6 +28,7 @@ from tests.cluster.plane import Plane
 from tests.cluster.verdicts import Verdicts
 from tests.cluster.vm import READY, Environment, Vm
 from tests.support.dashboards_environment import RULES
+from tests.support.documentation import blocks
 from tests.support.peers import Daemon, prometheus, scrape
 
 RELEASE: Final = "agent"
@@ -55,6 +58,10 @@ POINTS: Final = (
     "while the event is Started, and it ends meanwhile",
 )
 """Moments at which the handshake is killed."""
+
+
+OWNER: Final = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "11111111-1111-1111-1111-111111111111"}
+"""An owner that doesn't exist: the garbage collector would delete the node."""
 
 
 class Verdict(NamedTuple):
@@ -90,8 +97,21 @@ class Drain:
         self._kubectl.must("create", "namespace", WORKLOADS)
         with Observer(self._kubectl) as observer:
             self._run(observer)
+        self._leave()
         self._kubectl.must("delete", "namespace", WORKLOADS, "--wait=false")
         self.plane.helm.must("uninstall", RELEASE, *place, "--wait")
+
+    def _leave(self) -> None:
+        """Run the documented commands that undo a cordon before the handshake is removed."""
+        node = SPARE
+        self._kubectl.must("label", "node", node, f"{LABEL}=true")
+        self._kubectl.must("cordon", node)
+        (block,) = (one for one in blocks(DOCUMENTATION) if one.text.startswith("kubectl uncordon --selector"))
+        environment = self._kubectl.environment | {"PATH": f"{self._kubectl.path.parent}:{os.environ['PATH']}"}
+        done = subprocess.run(["sh", "-ec", block.text], env=environment, capture_output=True, text=True, check=False)
+        left = self._kubectl.json("get", "node", node)
+        good = not done.returncode and "unschedulable" not in left["spec"] and LABEL not in left["metadata"]["labels"]
+        self.verdicts.say(good, "the documented commands uncordon what is left", done.stderr.strip())
 
     def _run(self, observer: Observer) -> None:
         proofs: list[tuple[str, str, Proof]] = [
@@ -171,10 +191,9 @@ class _Workloads:
     def release(self, *names: str) -> None:
         self.kubectl.must("delete", "poddisruptionbudget", *names, "--namespace", WORKLOADS)
 
-    def back(self, vm: Vm, event: str, *, keeps_ready_file: bool = False) -> bool:
+    def back(self, vm: Vm, event: str) -> bool:
         """Wait until the node is back in service, and no file of the event is left."""
-        vm.wait(lambda: not (vm.cordoned or vm.event_file(event)))
-        return keeps_ready_file or vm.wait(lambda: not vm.is_ready(event))
+        return vm.wait(lambda: not (vm.cordoned or vm.event_file(event) or vm.is_ready(event)))
 
     def approved_when_drained(self, vm: Vm, event: str, began: float) -> Verdict:
         """Judge that an event was approved once, after the last pod had left."""
@@ -372,9 +391,7 @@ class Killed(_Workloads):
             vm.wait(lambda: vm.event_file(event).get("status") == "Started")
             steady = vm.stays(lambda: vm.cordoned)
             vm.azure.end(event)
-        # The list of ready files is lost with the state, and the event file with the event.
-        forgotten = self.lose_state and point == POINTS[5]
-        back = self.back(vm, event, keeps_ready_file=forgotten)
+        back = self.back(vm, event)
         states = vm.states(began)
         good = reached and not early and approved.holds and steady and back and states == OUT_AND_BACK
         good = good and vm.azure.sent == sent + 1
@@ -406,7 +423,7 @@ class Killed(_Workloads):
 
 @dataclass(frozen=True, slots=True)
 class Freezes(_Workloads):
-    """Freezes drain nothing."""
+    """Freezes drain nothing; an eviction, which no approval can start or delay, drains the node."""
 
     def run(self, vm: Vm) -> Iterator[Verdict]:
         began = vm.now()
@@ -429,6 +446,13 @@ class Freezes(_Workloads):
         good = vm.states(began) == [(False, False)] and self.observer.evictable(vm.node) == ["frozen"]
         good = good and not vm.azure.posts(unknown) and vm.azure.sent == 1
         yield Verdict(good, "no cordon, no eviction, and one POST in all", vm.states(began))
+        began = vm.now()
+        preempt = vm.azure.announce("Preempt", notice=60.0)
+        drained = vm.wait(lambda: vm.logged("prepared", began)) and not self.observer.evictable(vm.node)
+        vm.azure.end(preempt)
+        back = self.back(vm, preempt)
+        good = bool(drained) and back and vm.states(began) == OUT_AND_BACK and vm.azure.sent == 1
+        yield Verdict(good, "a Preempt: drained without an approval, and uncordoned when it is canceled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,9 +545,14 @@ class Permissions(_Workloads):
         denied: list[tuple[str, str, Json]] = [
             ("linux-0", "its own node", {"spec": {"unschedulable": True}}),
             ("linux-0", "its own node", {"metadata": {"labels": {LABEL: "true"}}}),
-            (vm.node, "neither taints nor labels", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
-            (vm.node, "neither taints nor labels", {"metadata": {"labels": {"example.com/pool": "other"}}}),
-            (vm.node, "neither taints nor labels", {"metadata": {"labels": {"kubernetes.io/arch": None}}}),
+            (vm.node, "no label apart from its own", {"metadata": {"labels": {"example.com/pool": "other"}}}),
+            (vm.node, "no label apart from its own", {"metadata": {"labels": {"kubernetes.io/arch": None}}}),
+            (vm.node, "together with its label", {"spec": {"unschedulable": True}}),
+            (vm.node, "only cordon and uncordon", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
+            (vm.node, "only cordon and uncordon", {"spec": {"providerID": "azure:///other"}}),
+            (vm.node, "only cordon and uncordon", {"metadata": {"annotations": {"example.com/a": "b"}}}),
+            (vm.node, "only cordon and uncordon", {"metadata": {"finalizers": ["example.com/a"]}}),
+            (vm.node, "only cordon and uncordon", {"metadata": {"ownerReferences": [OWNER]}}),
         ]
         for node, words, patch in denied:
             answer = vm.kubectl("patch", "node", node, "--type", "merge", "--patch", json.dumps(patch))

@@ -189,7 +189,7 @@ class Vm:
     def lose_power(self) -> None:
         """End all processes, and empty what isn't on a disk."""
         self.kill("agent", "handshake")
-        for path in (self.disk / "run" / "azure-scheduled-events-exporter").iterdir():
+        for path in (*(self.disk / "run" / "azure-scheduled-events-exporter").iterdir(), *self.pod.memory):
             shutil.rmtree(path)
             path.mkdir()
 
@@ -240,17 +240,17 @@ class Vm:
     def event_file(self, event: str) -> Json:
         """Return the content of an event file; empty if there is none."""
         try:
-            content: Json = json.loads((self._at(EVENTS) / f"{event}.json").read_text(encoding="utf-8"))
+            content: Json = json.loads((self._directory(EVENTS) / f"{event}.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         return content
 
     def is_ready(self, event: str) -> bool:
         """Whether the event has a ready file."""
-        return (self._at(READY) / event).exists()
+        return (self._directory(READY) / event).exists()
 
-    def _at(self, path: str) -> Path:
-        return self.disk / path.lstrip("/")
+    def _directory(self, path: str) -> Path:
+        return self.pod.mounts.directories[path]
 
     def logged(self, text: str, since: float = 0.0) -> list[Line]:
         """Return the lines of the handshake's log that contain a text."""
