@@ -257,9 +257,10 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         },
         "the rule other approves a Redeploy without the drain",
     ),
-    "a text that never waits": (
-        {**HANDSHAKE, "settingsText": "# require_file = '/run/azure-scheduled-events-exporter/ready/{event_id}'"},
-        "no rule in settingsText waits for the drain",
+    "rules that the chart can't read": ({**HANDSHAKE, "settingsText": "[log]\n"}, "use settings"),
+    "a handshake for no event": (
+        {"handshake": {**HANDSHAKE["handshake"], "eventTypes": None}},
+        "no node would be drained",
     ),
     "rights for every pod": (
         {**HANDSHAKE, "serviceAccount": {"create": False}},

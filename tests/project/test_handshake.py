@@ -500,6 +500,23 @@ def test_preparation_is_stopped_at_the_start(handshake: Handshake) -> None:
     assert handshake.ran(handshake.resume) == 1
 
 
+def test_container_waits_before_it_undoes_a_stopped_preparation(handshake: Handshake) -> None:
+    """A request that was sent before can take effect later; meanwhile, the next event isn't overlooked."""
+    hang = Path(f"{handshake.prepare}.hang")
+    hang.touch()
+    handshake.start(KEEP_RUNNING="1", RETRY_SECONDS="600")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    handshake.announce("A")
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    handshake.over("A")
+    until(lambda: "stopped prepare" in handshake.said)
+    assert handshake.runs_on()
+    assert handshake.ran(handshake.resume) == 1
+    hang.unlink()
+    ready = handshake.announce("B")
+    until(ready.exists)
+
+
 def test_container_waits_for_the_agent_after_a_reboot(handshake: Handshake) -> None:
     """All files are missing then, and the event may still be in progress."""
     (handshake.events / "status.json").unlink()

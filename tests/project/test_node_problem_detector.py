@@ -264,7 +264,7 @@ def test_unknown_status_is_an_event(plugin: Plugin) -> None:
     assert plugin.run()[0] == EVENT
 
 
-@pytest.mark.parametrize("missing", ["date", "sed", "stat"])
+@pytest.mark.parametrize("missing", ["date", "head", "sed", "sort", "stat"])
 def test_missing_program_is_unknown(tmp_path: Path, missing: str) -> None:
     """An image without one of the programs must not look like a node without events."""
     if shutil.which("busybox") is None:

@@ -181,8 +181,11 @@ by this node's handshake, so the event must name only one. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.settingsText (not (regexMatch `(?m)^[^#\n]*require_file["']?\s*=\s*["']/run/azure-scheduled-events-exporter/ready/\{event_id\}["']` .Values.settingsText)) -}}
-{{- fail (printf "handshake.enabled: no rule in settingsText waits for the drain; add one with require_file = %q" $file) -}}
+{{- if .Values.settingsText -}}
+{{- fail "handshake.enabled: the chart can't check whether the rules in settingsText wait for the drain; use settings" -}}
+{{- end -}}
+{{- if not .Values.handshake.eventTypes -}}
+{{- fail "handshake.eventTypes: empty, so no node would be drained; name a type of event" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId (not .Values.settingsText) (not (dig "event_hubs" "fully_qualified_namespace" "" (.Values.settings | default dict))) (not .Values.eventHubs.connectionStringSecret.name) -}}
