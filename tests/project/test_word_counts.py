@@ -39,7 +39,7 @@ LIMITS: Final = {
     "dashboards/README.md": 450,
     "docs/limits.md": 400,
     # Approve and prepare
-    "docs/approvals.md": 1150,
+    "docs/approvals.md": 1190,
     "docs/policy-review.md": 550,
     "docs/event-files.md": 1250,
     "docs/handshake.md": 950,
@@ -64,7 +64,7 @@ LIMITS: Final = {
 }
 """The maximum number of words of each page."""
 STORIES: Final = re.compile(rb"<!-- stories: generated.*<!-- /stories -->", re.DOTALL)
-TOTAL: Final = 26_750
+TOTAL: Final = 26_800
 """The maximum number of words of the README and all pages in docs/ together."""
 
 

@@ -104,6 +104,18 @@ def _event_hubs_component(folder: Path) -> dict[str, str]:
     return {**_base(folder), **added}
 
 
+def _handshake_component(folder: Path) -> dict[str, str]:
+    """Return the base's variables with those of both components, and the file of the ConfigMap."""
+    variables = _base(folder)
+    components = DEPLOY / "kubernetes" / "components"
+    for component in ("event-files", "handshake"):
+        pod = one(components / component / "daemonset.yaml")["spec"]["template"]["spec"]
+        variables |= _of_a_container(next(one for one in pod["containers"] if one["name"] == "agent"))
+    text: str = one(components / "handshake" / "settings.yaml")["data"]["config.toml"]
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    return {**variables, CONFIG_FILE: str(folder / "config.toml")}
+
+
 def _compose(folder: Path) -> dict[str, str]:  # noqa: ARG001  # it has no file
     environment: dict[str, str] = one(DEPLOY / "compose" / "compose.yaml")["services"]["agent"]["environment"]
     return environment
@@ -118,6 +130,7 @@ SHIPPED: Final[Mapping[str, Callable[[Path], dict[str, str]]]] = {
     "compose file": _compose,
     "deb, rpm, drop-in for Event Hubs": _drop_in,
     "kustomize, component for Event Hubs": _event_hubs_component,
+    "Helm chart, kustomize, with the handshake": _handshake_component,
 }
 """Creates the environment of an agent with these settings, and its files in a folder."""
 
