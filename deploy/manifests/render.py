@@ -82,7 +82,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield COMPONENTS / "pod-monitor" / "podmonitor.yaml", _marked("podmonitor.yaml", monitored["podmonitor.yaml"])
     for name in ("settings.yaml", "handshake.yaml"):
         # In a component, the namespace isn't known: an overlay sets it.
-        text = drained[name].replace(f'== "system:serviceaccount:{NAMESPACE}:{NAME}"', f'.endsWith(":{NAME}")')
+        text = drained[name].replace(f' == "system:serviceaccount:{NAMESPACE}:{NAME}"', f'.endsWith(":{NAME}")')
         yield COMPONENTS / "handshake" / name, _marked(name, text)
     name = "daemonset.yaml"
     yield COMPONENTS / "event-files" / name, _marked(name, _patch(default[name], files[name]))
