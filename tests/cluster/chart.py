@@ -131,11 +131,11 @@ class Chart:
             same = self._daemon_set()["metadata"]["generation"] == first["metadata"]["generation"]
             say(answer.good and same, "an upgrade that changes nothing rolls nothing", answer.refusal)
             before = agents.uids()
-            with Watch(self._kubectl, NAMESPACE, SELECTOR, self.folder) as watch:
-                wait_for(lambda: len(watch.events()) >= len(wanted), SECONDS)
+            with Watch(self._kubectl, "pods", "--namespace", NAMESPACE, "--selector", SELECTOR) as watch:
+                wait_for(lambda: len(watch.changes()) >= len(wanted), SECONDS)
                 answer = self._upgrade({"log": {"format": "logfmt"}, "settings": {"records": {"scope": "all"}}})
                 rolled = agents.wait() and answer.good and not before & agents.uids()
-                most = most_unavailable(watch.events(), wanted)
+                most = most_unavailable((change.event for change in watch.changes()), wanted)
             recorded = answer.refusal or f"{len(agents.uids())} new pods, at most {most} node without a ready one"
             say(rolled and most == 1, "changed values roll out, one node at a time", recorded)
             second = self._daemon_set()

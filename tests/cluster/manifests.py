@@ -14,7 +14,7 @@ from typing import Final
 import yaml
 
 from tests.cluster import crds, nodes
-from tests.cluster.agents import NAME, Agents
+from tests.cluster.agents import NAME, SELECTOR, Agents
 from tests.cluster.clients import Answer, Client, together
 from tests.cluster.daemons import wait_for
 from tests.cluster.plane import Plane
@@ -134,11 +134,11 @@ class Manifests:
         say, agents, wanted = self.verdicts.say, self._agents, nodes.names("linux")
         agents.wait()
         before = agents.uids()
-        with Watch(self._kubectl, NAMESPACE, f"app.kubernetes.io/name={NAME}", self.folder) as watch:
-            wait_for(lambda: len(watch.events()) >= len(wanted), SECONDS)
+        with Watch(self._kubectl, "pods", "--namespace", NAMESPACE, "--selector", SELECTOR) as watch:
+            wait_for(lambda: len(watch.changes()) >= len(wanted), SECONDS)
             self._set_image("example.com/agent:next")
             done = agents.wait()
-            events = watch.events()
+            events = [change.event for change in watch.changes()]
         after = agents.uids()
         most = most_unavailable(events, wanted)
         say(

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from tests.cluster.clients import Client, Json
-from tests.cluster.watch import Event, is_ready, parsed
+from tests.cluster.watch import Change, Event, Watch, is_ready
 
 LABEL: Final = "azure-scheduled-events-exporter/cordoned"
-
-
-class Change(NamedTuple):
-    """An event of a watch, and the time at which it was read, in seconds since the epoch."""
-
-    time: float
-    event: Event
 
 
 class NodeState(NamedTuple):
@@ -38,70 +28,11 @@ class Departure(NamedTuple):
     ready: int
 
 
-class Stream:
-    """Follows the objects of a kind in all namespaces during a `with`."""
-
-    def __init__(self, kubectl: Client, kind: str) -> None:
-        command = [str(kubectl.path), "get", kind, "--all-namespaces", "--watch", "--output-watch-events", "-o", "json"]
-        self._command, self._environment = command, kubectl.environment
-        self._changes: list[Change] = []
-        self._current: dict[str, Json] = {}
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *self._command],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def _read(self) -> None:
-        """kubectl prints each event on a line or, indented, up to a line with only a bracket."""
-        assert self._process.stdout is not None
-        lines: list[str] = []
-        for line in self._process.stdout:
-            lines.append(line)
-            if line.rstrip() == "}" or line.startswith('{"'):
-                for event in parsed("".join(lines)):
-                    self._add(event)
-                lines.clear()
-
-    def _add(self, event: Event) -> None:
-        uid = event["object"]["metadata"]["uid"]
-        current = {known: value for known, value in self._current.items() if known != uid}
-        self._current = current if event["type"] == "DELETED" else {**current, uid: event["object"]}
-        self._changes.append(Change(time.time(), event))
-
-    def changes(self) -> list[Change]:
-        """The changes so far, in their order."""
-        return list(self._changes)
-
-    def current(self) -> list[Json]:
-        """The objects that exist."""
-        return list(self._current.values())
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-
 class Observer:
     """The nodes and the pods during a `with`."""
 
     def __init__(self, kubectl: Client) -> None:
-        self._nodes, self._pods = Stream(kubectl, "nodes"), Stream(kubectl, "pods")
+        self._nodes, self._pods = Watch(kubectl, "nodes"), Watch(kubectl, "pods", "--all-namespaces")
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

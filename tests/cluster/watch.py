@@ -1,32 +1,45 @@
-"""The pods of a DaemonSet during a rollout: a watch of the API server, replayed afterwards."""
+"""Objects as the API server reports them: a watch, each change with its time, and what it shows of a rollout."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from tests.cluster.clients import Client
+from tests.cluster.clients import Client, Json
 
 Event = dict[str, Any]
 
 
-class Watch:
-    """Stores every event of a namespace's pods with these labels during a `with`."""
+class Change(NamedTuple):
+    """An event of a watch, and the time at which it was read, in seconds since the epoch."""
 
-    def __init__(self, kubectl: Client, namespace: str, selector: str, folder: Path) -> None:
-        self._command = [str(kubectl.path), "--namespace", namespace, "get", "pods", "--selector", selector]
-        self._command += ["--watch", "--output-watch-events", "-o", "json"]
-        self._environment, self._file = kubectl.environment, folder / "watch.json"
+    time: float
+    event: Event
+
+
+class Watch:
+    """Follows the objects that `kubectl get` lists with these arguments, during a `with`."""
+
+    def __init__(self, kubectl: Client, *arguments: str) -> None:
+        self._command = [str(kubectl.path), "get", *arguments, "--watch", "--output-watch-events", "-o", "json"]
+        self._environment = kubectl.environment
+        self._changes: list[Change] = []
+        self._current: dict[str, Json] = {}
 
     def __enter__(self) -> Self:
-        with self._file.open("wb") as file:
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self._command], env=self._environment, stdout=file
-            )
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *self._command],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         return self
 
     def __exit__(
@@ -34,10 +47,38 @@ class Watch:
     ) -> None:
         self._process.terminate()
         self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
-    def events(self) -> list[Event]:
-        """The events so far, in the order in which they happened. A half-written last one is omitted."""
-        return list(parsed(self._file.read_text(encoding="utf-8")))
+    def _read(self) -> None:
+        """kubectl prints each event on a line or, indented, up to a line with only a bracket."""
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if line.rstrip() == "}" or line.startswith('{"'):
+                for event in parsed("".join(lines)):
+                    self._add(event)
+                lines.clear()
+
+    def _add(self, event: Event) -> None:
+        uid = event["object"]["metadata"]["uid"]
+        current = {known: value for known, value in self._current.items() if known != uid}
+        self._current = current if event["type"] == "DELETED" else {**current, uid: event["object"]}
+        self._changes.append(Change(time.time(), event))
+
+    def changes(self) -> list[Change]:
+        """The changes so far, in their order."""
+        return list(self._changes)
+
+    def current(self) -> list[Json]:
+        """The objects that exist."""
+        return list(self._current.values())
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
 
 def parsed(text: str) -> Iterator[Event]:

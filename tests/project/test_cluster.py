@@ -13,8 +13,8 @@ from tests.cluster.containers import Line, Mounts, Process
 from tests.cluster.drain import granted
 from tests.cluster.manifests import AGAINST_RESTRICTED, objections
 from tests.cluster.nodes import NODES, names
-from tests.cluster.observer import LABEL, Change, Departure, NodeState, departures, node_states
-from tests.cluster.watch import most_unavailable, parsed
+from tests.cluster.observer import LABEL, Departure, NodeState, departures, node_states
+from tests.cluster.watch import Change, most_unavailable, parsed
 from tests.support.peers import until
 
 
